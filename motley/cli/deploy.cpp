@@ -20,10 +20,9 @@
 #include "motley/cli/deployment_store.hpp"
 #include "motley/cli/named_model.hpp"
 #include "motley/cli/own_agent.hpp"
-#include "motley/cli/replanning.hpp"
 #include "motley/cli/serving.hpp"
 #include "motley/cli/worker_program.hpp"
-#include "motley/fleet/needed_chunks.hpp"
+#include "motley/deployment/plan_watch.hpp"
 #include "motley/report/plan_report.hpp"
 #include "motley/workers/launch.hpp"
 
@@ -178,10 +177,10 @@ int deploy(const DeployOptions& options) {
     for (const MachineLink& measured : members.measure_links(probe_s, signals.descriptor()))
       if (measured.from < measured.to) report("links", describe(measured));
   }
-  MemberPlans plans(options.search, options.cluster, options.without, name, members);
+  SparePlans plans(options.search, options.cluster, options.without, name, members, report);
   std::optional<ServePlan> plan = options.plan;
   if (!plan) {
-    ServeOutcome outcome = plans.plan({}, options.quiet).outcome;
+    ServeOutcome outcome = plans.plan(options.quiet);
     if (!outcome.plan) throw Error(ErrorCode::negative, "does not fit: " + outcome.reason, outcome.hint);
     plan = std::move(outcome.plan);
   }
@@ -193,11 +192,7 @@ int deploy(const DeployOptions& options) {
   settings.drain_s = requests_grace_s;
   settings.restart.waits = true;
   settings.replan = [&](const ServePlan& before, const std::set<std::string>& lost, const Error&) {
-    MemberPlan next = plans.plan(lost, true, &before);
-    if (next.outcome.plan)
-      report("plan", fmt::format("without what was lost{}: {}", next.was_spare ? ", as prepared" : "",
-                                 moves_of(before, *next.outcome.plan)));
-    return next.outcome.plan;
+    return plans.after_loss(before, lost);
   };
   settings.drain = [&](const std::string& member, bool revoke) {
     if (!revoke) {
@@ -221,11 +216,14 @@ int deploy(const DeployOptions& options) {
   };
   settings.report = [&](const std::string& what, const std::string& detail, double) { report(what, detail); };
   apply_api_options(options.api, operator_key, settings);
-  std::optional<Replanning> replanning;
+  std::optional<PlanWatchThread> watch;
   settings.on_driver = [&](Driver& driver) {
-    replanning.emplace(members, plans, driver, !options.cluster.has_value(), report);
+    watch.emplace(members, plans,
+                  RunningPlan{.status = [&driver] { return driver.status(); },
+                              .change = [&driver](ServePlan next) { driver.change_plan(std::move(next)); }},
+                  !options.cluster.has_value(), report);
   };
-  settings.before_end = [&] { replanning.reset(); };
+  settings.before_end = [&] { watch.reset(); };
   settings.on_abort = end;
   settings.deployment = [&] {
     Value there = members_value(members.list());  // not under the lock: members report under theirs

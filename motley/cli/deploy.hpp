@@ -8,9 +8,8 @@
 
 #include "motley/cli/agents.hpp"
 #include "motley/cli/api_options.hpp"
-#include "motley/cli/member_plans.hpp"
 #include "motley/comm/net/strangers.hpp"
-#include "motley/planner/serve/serve.hpp"
+#include "motley/deployment/spare_plans.hpp"
 
 namespace motley::cli {
 

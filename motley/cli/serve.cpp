@@ -5,13 +5,14 @@
 #include "motley/cli/deploy.hpp"
 #include "motley/cli/planning.hpp"
 #include "motley/cli/serving.hpp"
+#include "motley/planner/serve/plan_again.hpp"
 #include "motley/report/plan_report.hpp"
 
 namespace motley::cli {
 namespace {
 
 // For what the members offer, as this plan was made.
-std::function<ServeOutcome(const Cluster&, const std::vector<std::string>&, bool)> search_like(const ServePlan& plan) {
+PlanSearch search_like(const ServePlan& plan) {
   return [plan](const Cluster& cluster, const std::vector<std::string>& excluded, bool) {
     ServeOptions search = options_of(plan);
     search.excluded = excluded;

@@ -14,6 +14,7 @@
 #include "motley/model/crossing.hpp"
 #include "motley/plan/offload.hpp"
 #include "motley/plan/served.hpp"
+#include "motley/planner/serve/plan_again.hpp"
 #include "motley/planner/serve/replan.hpp"
 #include "motley/report/plan_report.hpp"
 

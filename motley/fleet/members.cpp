@@ -1,6 +1,7 @@
 #include "motley/fleet/members.hpp"
 
 #include "motley/base/survive.hpp"
+#include "motley/fleet/cluster_of.hpp"
 #include "motley/fleet/members_state.hpp"
 
 namespace motley {
@@ -37,6 +38,12 @@ std::vector<MemberStatus> Members::list() const {
   }
   std::ranges::sort(all, {}, &MemberStatus::name);
   return all;
+}
+
+Cluster Members::offered(const std::set<std::string>& without) const {
+  std::vector<MemberStatus> there = list();
+  std::erase_if(there, [&](const MemberStatus& member) { return without.contains(member.name); });
+  return there.empty() ? Cluster() : cluster_of(there, links(), assumed_network());
 }
 
 std::set<std::string> Members::leaving() const {

@@ -9,6 +9,7 @@
 #include <string>
 #include <vector>
 
+#include "motley/deployment/machines.hpp"
 #include "motley/fleet/member_status.hpp"
 #include "motley/workers/fleet.hpp"
 
@@ -19,7 +20,7 @@ struct MembersState;
 // Those that a device's worker reads.
 using ChunksOf = std::function<std::vector<ChunkId>(const std::string& device)>;
 
-class Members final : public Fleet {
+class Members final : public Machines, public Fleet {
  public:
   // Throws an environment error where the address cannot be listened on.
   explicit Members(MembersOptions options);
@@ -31,21 +32,18 @@ class Members final : public Fleet {
 
   // Those that are connected and do not want to leave, by name.
   std::vector<MemberStatus> list() const;
-  // Names of those that are connected and want to leave.
-  std::set<std::string> leaving() const;
+  Cluster offered(const std::set<std::string>& without) const override;  // as list() and links()
+  std::set<std::string> leaving() const override;
   // As if this member had asked to leave; it stays connected. Throws an input error where there is no such member.
   void drain(const std::string& name);
   // Ends the connection to this member, if there is one, as if it were lost. `objection` keeps it out.
   void remove(const std::string& name, const std::string& why);
-  // A descriptor that is readable after list() has changed, until changes() is called.
-  int changed() const;
-  void clear_changed();
+  int changed() const override;
+  void clear_changed() override;
 
-  // Lets those that are there (`among`: of these) measure the links between them, for about so many seconds. What is
-  // known of them afterwards: also links that were measured before. Less than two members measure nothing, and where a
-  // measurement fails that is reported and nothing is learned. Returns early when `stop`, a descriptor, is readable.
-  std::vector<MachineLink> measure_links(double seconds, int stop, const std::set<std::string>& among = {});
-  std::vector<MachineLink> links() const;
+  // `among`: empty for all that are there.
+  std::vector<MachineLink> measure_links(double seconds, int stop, const std::set<std::string>& among = {}) override;
+  std::vector<MachineLink> links() const override;
 
   // What agents fetch: `model`, a folder or a GGUF file, of this manifest.
   void offer_weights(ModelManifest manifest, const std::filesystem::path& model);

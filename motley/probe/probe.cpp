@@ -353,8 +353,7 @@ class Probe {
     Server server([&](HttpRequest request,
                       std::shared_ptr<Exchange> exchange) { service.handle(std::move(request), std::move(exchange)); },
                   {.port = 0});
-    DriverGenerator generator(driver);
-    service.attach(generator);
+    service.attach(driver);
     const ServerAddress address{.port = std::to_string(server.port()), .api_key = {}};
     const Value prompt =
         codec ? Value(

@@ -173,8 +173,7 @@ int generate_answers(ServePlan plan, Fleet& fleet, ServeSettings settings, const
   options.on_events = [&service](std::vector<GenerateEvent> events) { service.take(std::move(events)); };
   Driver driver(std::move(plan), fleet, std::move(options));
   driver.on_failure([&](const Error& error) { inbox.fail(error); });
-  DriverGenerator generator(driver);
-  service.attach(generator);
+  service.attach(driver);
   struct Detach {
     Service& service;
     ~Detach() { service.detach(); }

@@ -150,8 +150,7 @@ int serve_plan(ServePlan plan, Fleet& fleet, ServeSettings settings) {
   driver_settings.on_events = [&service](std::vector<GenerateEvent> events) { service.take(std::move(events)); };
   Driver driver(std::move(plan), fleet, std::move(driver_settings));
   driver.on_failure([&](const Error& error) { ending.fail(error); });
-  DriverGenerator generator(driver);
-  service.attach(generator);
+  service.attach(driver);
   if (settings.on_driver) settings.on_driver(driver);
   signals.arm();
   report(driver.status().ready ? "ready" : "waiting", fmt::format("http://{}:{}/v1", settings.host, server.port()));

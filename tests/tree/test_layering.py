@@ -59,8 +59,6 @@ PAIRS = [
         ("comm", "c_api c_support"),
         ("engine", "cpu_kernels cpu_kernels_sets"),
         ("report", "html html_marks"),
-        ("server", "completion service"),
-        ("serving", "dispatcher driver"),
         ("solve", "milp milp_solvers"),
         ("solve", "strategy_chain strategy_lists"),
     ]
