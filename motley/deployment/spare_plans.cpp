@@ -7,7 +7,6 @@
 #include "motley/base/clock.hpp"
 #include "motley/base/units.hpp"
 #include "motley/cluster/slowed.hpp"
-#include "motley/fleet/cluster_of.hpp"
 #include "motley/planner/serve/grouping/write.hpp"
 #include "motley/planner/serve/plan_again.hpp"
 #include "motley/planner/serve/replan.hpp"

@@ -96,6 +96,7 @@ StageExecutor::StageExecutor(const LaunchedPart& part, ServePlan plan, const Cal
     : self_(self),
       activity_(activity),
       epoch_(part.launch.epoch),
+      stop_(part.stop),
       plan_(std::move(plan)),
       assignment_(assignment_of(plan_, self.device)),
       device_(open_backend(self.backend)) {
@@ -256,7 +257,7 @@ StepResult StageExecutor::execute(Step step) {
   const at::Tensor incoming = place.previous != nullptr ? receive(place, tokens) : at::Tensor();
   // A rank may get its whole input from the others of its stage, and waits there for the stages before.
   const double stage_waited_before_s = stage_waited_s();
-  const at::Tensor hidden = model_->forward(step, incoming);
+  const at::Tensor hidden = model_->forward(step, incoming, stop_);
   StepResult result{.step = step.step};
   if (place.next == nullptr)
     use_logits(step, hidden, result);

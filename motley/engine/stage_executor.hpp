@@ -86,6 +86,7 @@ class StageExecutor {
   const CallDriver& self_;
   ActivityLog& activity_;
   const std::uint64_t epoch_;
+  const std::stop_token stop_;  // of this part of a plan
   std::uint64_t step_ = 0;
   ServePlan plan_;
   Assignment assignment_;

@@ -20,7 +20,7 @@ struct MembersState;
 // Those that a device's worker reads.
 using ChunksOf = std::function<std::vector<ChunkId>(const std::string& device)>;
 
-class Members final : public Fleet, public Machines {
+class Members final : public Machines, public Fleet {
  public:
   // Throws an environment error where the address cannot be listened on.
   explicit Members(MembersOptions options);

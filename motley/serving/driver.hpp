@@ -1,5 +1,5 @@
-// Runs a serving plan: starts one worker per device, feeds the routes through the scheduler, watches over the
-// workers, and hands out tokens. Knows token ids; text and HTTP stand above it.
+// Runs a serving plan: starts one worker per device, feeds the routes through the scheduler, watches over the workers,
+// and hands out tokens. Knows token ids; text and HTTP stand above it.
 #pragma once
 
 #include <cstdint>
