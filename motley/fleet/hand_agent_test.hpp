@@ -44,10 +44,9 @@ inline Workers start_with_chunks(Members& members, const ServePlan& plan, std::u
 class HandAgent {
  public:
   HandAgent(const Members& members, const std::string& name, const std::string& run = "1",
-            const std::string& of_version = this_version)
-      : stream_(
-            call_service(members.address(), hello(agents_service, name, of_version + " " + run), with_secret, soon()),
-            max_agent_message_bytes) {}
+            const std::string& of_version = this_version, const RelayAccess& access = with_secret)
+      : stream_(call_service(members.address(), hello(agents_service, name, of_version + " " + run), access, soon()),
+                max_agent_message_bytes) {}
 
   static LinkHello hello(const std::string& service, const std::string& name, const std::string& word) {
     LinkHello hello;

@@ -102,6 +102,7 @@ class Run {
                          {.weights = weights_,
                           .updates = updates_,
                           .loaded = [this](double fraction) { tell_starting("weights", fraction); },
+                          .stop_start = events_.stop,
                           .stopped = events_.abort});
     if (events_.ready) events_.ready(workers);
     bool stopped = false;

@@ -32,7 +32,7 @@ WorkerReads reads_of(const TrainPlan& plan, const TrainWorkersOptions& options) 
 
 Workers start(const TrainPlan& plan, Fleet& fleet, const TrainWorkersOptions& options) {
   Workers none;
-  return start_workers(fleet, train_devices(plan), reads_of(plan, options), none, options.stopped);
+  return start_workers(fleet, train_devices(plan), reads_of(plan, options), none, options.stop_start);
 }
 
 }  // namespace

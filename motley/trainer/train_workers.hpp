@@ -18,7 +18,9 @@ struct TrainWorkersOptions {
   std::filesystem::path weights = {};                // a model folder, or a checkpoint's
   std::int64_t updates = 0;                          // that it has had; 0: weights alone
   std::function<void(double fraction)> loaded = {};  // of all weights
-  std::function<bool()> stopped = {};                // asked often; then waits end with an error (interrupted)
+  // Asked often: then waits end with an error (interrupted). The first while workers start, which on other machines is
+  // long, the second later.
+  std::function<bool()> stop_start = {}, stopped = {};
 };
 
 // Whether the workers of weights that have had so many updates read states of an optimizer.
