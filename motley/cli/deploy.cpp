@@ -18,12 +18,12 @@
 #include "motley/cli/command.hpp"
 #include "motley/cli/coordination.hpp"
 #include "motley/cli/deployment_store.hpp"
-#include "motley/cli/named_model.hpp"
 #include "motley/cli/own_agent.hpp"
 #include "motley/cli/serving.hpp"
 #include "motley/cli/worker_program.hpp"
 #include "motley/deployment/plan_watch.hpp"
 #include "motley/fleet/needed_chunks.hpp"
+#include "motley/hub/named_model.hpp"
 #include "motley/report/plan_report.hpp"
 #include "motley/workers/worker_links.hpp"
 

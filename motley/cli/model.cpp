@@ -6,7 +6,8 @@
 #include "motley/base/printable.hpp"
 #include "motley/base/units.hpp"
 #include "motley/cli/command.hpp"
-#include "motley/cli/named_model.hpp"
+#include "motley/hub/named_model.hpp"
+#include "motley/model/warnings.hpp"
 #include "motley/report/description_report.hpp"
 #include "motley/report/table.hpp"
 

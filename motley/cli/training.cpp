@@ -13,9 +13,10 @@
 #include "motley/base/printable.hpp"
 #include "motley/base/units.hpp"
 #include "motley/cli/command.hpp"
-#include "motley/cli/named_model.hpp"
 #include "motley/cli/train_members.hpp"
 #include "motley/cli/worker_program.hpp"
+#include "motley/hub/named_model.hpp"
+#include "motley/model/warnings.hpp"
 #include "motley/report/train_report.hpp"
 #include "motley/trainer/train_run.hpp"
 
@@ -55,11 +56,7 @@ void check_model(const TrainPlan& plan, const std::string& folder, bool quiet) {
     throw input_error(fmt::format("{} is no model folder: it has no config.json", folder),
                       "give a Hugging Face folder with config.json and weights in safetensors");
   const Model model = read_model(folder);
-  Architecture planned = plan.model.arch, given = model.arch;
-  planned.eos_tokens = given.eos_tokens = {};
-  planned.tensor_types = given.tensor_types = {};
-  planned.checkpoint_type = given.checkpoint_type;
-  require_same_model(planned, given, folder);
+  require_same_model(plan, model, folder);
   warn(model_warnings(model), quiet);
 }
 

@@ -3,8 +3,8 @@
 #include "motley/base/error.hpp"
 #include "motley/cli/command.hpp"
 #include "motley/cli/deploy.hpp"
-#include "motley/cli/named_model.hpp"
 #include "motley/cli/serving.hpp"
+#include "motley/hub/named_model.hpp"
 
 namespace motley::cli {
 namespace {
