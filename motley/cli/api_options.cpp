@@ -6,6 +6,10 @@
 
 namespace motley::cli {
 
+void add_operator_key_option(CLI::App& verb, std::string& key, const std::string& help) {
+  verb.add_option("--operator-key", key, help)->envname("MOTLEY_OPERATOR_KEY")->type_name("KEY");
+}
+
 void add_api_options(CLI::App& verb, ApiOptions& options) {
   verb.add_option("--api-key", options.api_key, "Key that clients must send as a bearer token")
       ->envname("MOTLEY_API_KEY")
@@ -41,7 +45,7 @@ void apply_api_options(const ApiOptions& options, OperatorKey& key, ServeSetting
     try {
       key.keep(host, port);
     } catch (const Error& error) {
-      if (report) report("operator", with_hint(error), 0);
+      report("operator", with_hint(error));
     }
   };
 }

@@ -30,7 +30,8 @@ void add_generate(CLI::App& parent, Action& action) {
   verb->callback([options, &action] {
     action = [options] {
       const ServePlan plan = serving_plan(options->serving);
-      return generate_answers(plan, serve_settings(options->serving, plan, options->quiet), options->files);
+      EventLog events(shown(options->quiet));
+      return generate_answers(plan, serve_settings(options->serving, plan, events), options->files);
     };
   });
 }

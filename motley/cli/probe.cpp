@@ -7,9 +7,9 @@
 
 #include "motley/base/printable.hpp"
 #include "motley/base/units.hpp"
+#include "motley/base/worker_program.hpp"
 #include "motley/cli/command.hpp"
 #include "motley/cli/probe_members.hpp"
-#include "motley/cli/worker_program.hpp"
 #include "motley/cluster/write.hpp"
 #include "motley/cost/form/term.hpp"
 #include "motley/hub/named_model.hpp"

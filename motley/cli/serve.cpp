@@ -78,13 +78,15 @@ void add_serve(CLI::App& parent, Action& action) {
       if (!options->local && options->serving.backend == "cpu")
         throw input_error("--local or --agents is missing: where are the plan's devices?",
                           "give --local to run each as a CPU worker process on this machine, or --agents");
-      ServeSettings settings = serve_settings(options->serving, plan, options->quiet);
+      EventLog events(shown(options->quiet));
+      ServeSettings settings = serve_settings(options->serving, plan, events);
       settings.host = options->host;
       settings.port = options->port;
       settings.insecure = options->insecure;
       OperatorKey key(options->api.operator_key);
       apply_api_options(options->api, key, settings);
-      return serve_plan(plan, std::move(settings));
+      StopSignals signals(interrupted);
+      return serve_plan(plan, signals, std::move(settings));
     };
   });
 }

@@ -8,8 +8,8 @@
 
 #include "motley/base/printable.hpp"
 #include "motley/base/units.hpp"
+#include "motley/base/worker_program.hpp"
 #include "motley/cli/command.hpp"
-#include "motley/cli/worker_program.hpp"
 #include "motley/hub/named_model.hpp"
 #include "motley/model/crossing.hpp"
 #include "motley/model/warnings.hpp"
@@ -71,15 +71,18 @@ std::optional<ServePlan> replan_over_the_rest(const ServePlan& plan, const std::
 
 }  // namespace
 
-// How far a phase has come is shown in place, and only where somebody looks.
-void print_phase(const std::string& phase, const std::string& detail, double elapsed_s) {
-  const bool underway = detail.ends_with("%");
-  const bool terminal = ::isatty(STDERR_FILENO) == 1;
-  if (underway && !terminal) return;
-  fmt::print(stderr, "{}[{:7.2f}s] {:<10} {}{}", terminal ? "\r\033[K" : "", elapsed_s, printable(phase),
-             printable(detail), underway ? "" : "\n");
-  std::fflush(stderr);
+// How far something has come is shown in place, and only where somebody looks.
+std::function<void(const Event&)> shown(bool quiet) {
+  if (quiet) return {};
+  return [terminal = ::isatty(STDERR_FILENO) == 1](const Event& event) {
+    if (event.is_progress() && !terminal) return;
+    fmt::print(stderr, "{}[{:7.2f}s] {:<10} {}{}", terminal ? "\r\033[K" : "", event.elapsed_s, printable(event.what),
+               printable(event.detail), event.is_progress() ? "" : "\n");
+    std::fflush(stderr);
+  };
 }
+
+int interrupted() { return static_cast<int>(ErrorCode::interrupted); }
 
 void add_serving_options(CLI::App& verb, ServingOptions& options) {
   verb.add_option("plan", options.plan, "Plan file (default: plan for --cluster)")->type_name("PLAN");
@@ -122,7 +125,7 @@ ServePlan serving_plan(const ServingOptions& options) {
   return *outcome.plan;
 }
 
-ServeSettings serve_settings(const ServingOptions& options, const ServePlan& plan, bool quiet) {
+ServeSettings serve_settings(const ServingOptions& options, const ServePlan& plan, EventLog& events) {
   const std::string& named = options.planning.model;
   ServeSettings settings;
   settings.model_folder = locate_model(named, ModelFiles::all, planned_revision(plan.model, named)).path;
@@ -131,7 +134,7 @@ ServeSettings serve_settings(const ServingOptions& options, const ServePlan& pla
   settings.backend = options.backend;
   settings.threads_per_worker = std::max(1, options.worker_threads);
   settings.replan = replan_over_the_rest;
-  if (!quiet) settings.report = print_phase;
+  settings.report = std::ref(events);
   return settings;
 }
 

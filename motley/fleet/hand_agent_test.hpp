@@ -24,10 +24,9 @@ inline const OfferedDevice some_device{"toy", 1 << 20, 1e9, 1e9, 2};
 class HandAgent {
  public:
   HandAgent(const Members& members, const std::string& name, const std::string& run = "1",
-            const std::string& of_version = this_version)
-      : stream_(
-            call_service(members.address(), hello(agents_service, name, of_version + " " + run), with_secret, soon()),
-            max_agent_message_bytes) {}
+            const std::string& of_version = this_version, const RelayAccess& access = with_secret)
+      : stream_(call_service(members.address(), hello(agents_service, name, of_version + " " + run), access, soon()),
+                max_agent_message_bytes) {}
 
   static LinkHello hello(const std::string& service, const std::string& name, const std::string& word) {
     LinkHello hello;

@@ -41,12 +41,9 @@ struct ServeSettings {
   // While the driver lives: it serves a plan, or it is about to end. The second returns when it is not used any more.
   std::function<void(Driver&)> on_driver = {};
   std::function<void()> before_end = {};
-  // A signal ends the process, before it serves or at the second one: what is left to be done.
-  std::function<void()> on_abort = {};
 
-  // Start-up phases and what happens later, for people: ("weights", "box/0", 1.3 s). Called from several threads, one
-  // at a time.
-  std::function<void(const std::string& phase, const std::string& detail, double elapsed_s)> report;
+  // What happens, for people: ("weights", "box/0"). From several threads; see EventLog.
+  std::function<void(const std::string& what, const std::string& detail)> report = [](const auto&, const auto&) {};
   std::function<void(int port)> on_listening = {};  // requests are answered, before anything is served
   std::function<void(int port)> on_ready;           // every route has produced a token
 };
