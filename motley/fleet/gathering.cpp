@@ -23,11 +23,6 @@ constexpr double address_pause_s = 1;  // between attempts to listen where the d
 constexpr double look_every_s = 0.1;   // for who has come
 constexpr double probe_s = 2;          // of traffic between the machines
 
-std::string text_of(const MachineLink& link) {
-  return fmt::format("{} to {}: {}, {}/s", link.from, link.to, human_seconds(link.latency_s),
-                     human_bytes(link.bytes_per_s));
-}
-
 }  // namespace
 
 // ---- the group, its listener and its relay ----
@@ -193,7 +188,7 @@ void Gathering::wait_for(int count, const std::set<std::string>& names) {
 void Gathering::measure_links() {
   options_.report("links", "are measured, one pair after the other");
   for (const MachineLink& measured : members_->measure_links(probe_s, options_.stop))
-    if (measured.from < measured.to) options_.report("links", text_of(measured));
+    if (measured.from < measured.to) options_.report("links", describe(measured));
 }
 
 void Gathering::check_described(const Cluster& cluster) const {
