@@ -49,8 +49,7 @@ Value members_value(const std::vector<MemberStatus>& members) {
 Value events_value(const std::deque<Event>& events) {
   Value::Array all;
   for (const Event& event : events)
-    all.push_back(
-        Value::object({{"elapsed_s", event.elapsed_s}, {"what", event.what}, {"detail", event.detail}}));
+    all.push_back(Value::object({{"elapsed_s", event.elapsed_s}, {"what", event.what}, {"detail", event.detail}}));
   return Value(std::move(all));
 }
 
@@ -188,7 +187,8 @@ void add_deploy_options(CLI::App& verb, DeployOptions& options) {
   add_gathering_options(verb, options.gathering);
   verb.add_option("--wait", options.wait, "Machines to wait for, this one among them (default 1)")
       ->check(CLI::Range(1, 4096));
-  auto* store = add_store_option(verb, options.gathering.store, "Keep the deployment in etcd://HOST:PORT/PREFIX, not a file");
+  auto* store =
+      add_store_option(verb, options.gathering.store, "Keep the deployment in etcd://HOST:PORT/PREFIX, not a file");
   verb.add_flag("--standby", options.standby, "Wait until the driver that holds --store is gone, then take over")
       ->needs(store);
 }

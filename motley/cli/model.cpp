@@ -58,8 +58,8 @@ int memory(const MemoryOptions& options) {
       throw input_error(fmt::format("--shares must sum to 1, found {:.6g}", sum),
                         "give one fraction per rank, as in --shares 0.5,0.25,0.25");
   }
-  const std::vector<RankBytes> ranks = rank_bytes(model.arch, stage, options.degree, options.shares, weight_type, kv_type,
-                                                  options.kv_tokens, options.step);
+  const std::vector<RankBytes> ranks = rank_bytes(model.arch, stage, options.degree, options.shares, weight_type,
+                                                  kv_type, options.kv_tokens, options.step);
   emit(options.output, rank_bytes_json(ranks),
        fmt::format("{}: layers {}-{} on {} device{}, {} weights, room for {} tokens of {} keys and values\n{}",
                    printable(model.name), layers.first, layers.end - 1, options.degree, options.degree == 1 ? "" : "s",

@@ -72,7 +72,8 @@ int apply_plan(const RunningOptions& options) {
     if (state == "failed")
       throw Error(ErrorCode::peer, fmt::format("the deployment has failed: {}", answer_text(status, "failure")));
     if (epoch > before && state == "serving") {
-      if (!(to_json(answer_field(answer_field(status, "plan"), "stages")) == to_json(answer_field(write(plan), "stages"))))
+      if (!(to_json(answer_field(answer_field(status, "plan"), "stages")) ==
+            to_json(answer_field(write(plan), "stages"))))
         throw Error(ErrorCode::peer, "the plan did not take effect: the server runs another one",
                     "see `motley status`, and the server's own messages");
       emit(options.output, status,

@@ -37,9 +37,9 @@ const Value::Array& answer_list(const Value& value, const char* name) {
 
 std::string status_report(const Value& status) {
   const Value& plan = answer_field(status, "plan");
-  std::string text =
-      fmt::format("model     {}\nstate     {}, plan number {:.0f}, up for {}\n", answer_text(answer_field(plan, "model"), "name"),
-                  answer_text(status, "state"), answer_number(status, "epoch"), human_seconds(answer_number(status, "uptime_s")));
+  std::string text = fmt::format("model     {}\nstate     {}, plan number {:.0f}, up for {}\n",
+                                 answer_text(answer_field(plan, "model"), "name"), answer_text(status, "state"),
+                                 answer_number(status, "epoch"), human_seconds(answer_number(status, "uptime_s")));
   if (const Value& failure = answer_field(status, "failure"); failure.is_string())
     text += fmt::format("failure   {}\n", failure.as_string());
   double waiting = 0, running = 0;
@@ -60,7 +60,10 @@ std::string status_report(const Value& status) {
       text += fmt::format("  {} at {}, {}\n", answer_text(machine, "name"), answer_text(machine, "address"),
                           human_bytes(memory_bytes));
     }
-    text += "\n" + losses_report(answer_field(status, "if_lost"), answer_number(answer_field(plan, "predicted"), "tokens_per_s")) + "\n";
+    text +=
+        "\n" +
+        losses_report(answer_field(status, "if_lost"), answer_number(answer_field(plan, "predicted"), "tokens_per_s")) +
+        "\n";
   }
   const Value::Array& workers = answer_list(status, "workers");
   std::size_t device = 6, stage = 5;
@@ -71,14 +74,14 @@ std::string status_report(const Value& status) {
   text += fmt::format("{:{}}  {:{}}  rank  process  busy  weights\n", "device", device, "stage", stage);
   for (const Value& worker : workers)
     text += fmt::format("{:{}}  {:{}}  {:4.0f}  {:7.0f}  {:3.0f}%  {}\n", answer_text(worker, "device"), device,
-                        answer_text(worker, "stage"), stage, answer_number(worker, "rank"), answer_number(worker, "process"),
-                        100 * answer_number(worker, "busy_share"), human_bytes(answer_number(worker, "weight_bytes")));
+                        answer_text(worker, "stage"), stage, answer_number(worker, "rank"),
+                        answer_number(worker, "process"), 100 * answer_number(worker, "busy_share"),
+                        human_bytes(answer_number(worker, "weight_bytes")));
   return text;
 }
 
 std::string losses_report(const Value& losses, double tokens_per_s) {
-  if (!losses.is_array())
-    throw Error(ErrorCode::peer, "\"if_lost\" of the server's answer is no list");
+  if (!losses.is_array()) throw Error(ErrorCode::peer, "\"if_lost\" of the server's answer is no list");
   if (losses.as_array().empty()) return {};
   Table table({{"if lost"}, {"tokens/s", Align::right}, {"of now", Align::right}, {"to load", Align::right}});
   for (const Value& loss : losses.as_array()) {

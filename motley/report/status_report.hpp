@@ -1,5 +1,5 @@
-// What a running deployment does, for people: of what its server answers to GET /plan, which is not believed before it is
-// read.
+// What a running deployment does, for people: of what its server answers to GET /plan, which is not believed before it
+// is read.
 #pragma once
 
 #include <string>

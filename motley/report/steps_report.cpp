@@ -7,6 +7,7 @@
 #include "motley/base/units.hpp"
 #include "motley/cost/serve/step_time.hpp"
 #include "motley/report/offload_report.hpp"
+#include "motley/report/plan_report.hpp"
 #include "motley/report/table.hpp"
 
 namespace motley {

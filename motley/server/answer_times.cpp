@@ -39,7 +39,7 @@ std::shared_ptr<TextCodec> open_text(const std::filesystem::path& folder) {
 }  // namespace
 
 AnswerTimes measure_answers(const ServePlan& plan, DriverOptions driver_options,
-                                const std::filesystem::path& text_folder, std::int64_t answer_tokens, double seconds) {
+                            const std::filesystem::path& text_folder, std::int64_t answer_tokens, double seconds) {
   const std::shared_ptr<TextCodec> codec = open_text(text_folder);
   Service service(plan, codec, {});
   driver_options.on_events = [&service](std::vector<GenerateEvent> events) { service.take(std::move(events)); };
@@ -50,8 +50,9 @@ AnswerTimes measure_answers(const ServePlan& plan, DriverOptions driver_options,
   service.attach(driver);
   const ServerAddress address{.port = std::to_string(server.port()), .api_key = {}};
   const Value prompt =
-      codec ? Value("A lantern and an owl, a river and a hill, and a friend who was lost in the rain. Who was it that "
-                    "found the lantern, and who the friend? It was the owl, of course.")
+      codec ? Value(
+                  "A lantern and an owl, a river and a hill, and a friend who was lost in the rain. Who was it that "
+                  "found the lantern, and who the friend? It was the owl, of course.")
             : Value(Value::Array(request_tokens, Value(1)));
   const Value request = Value::object({{"prompt", prompt},
                                        {"max_tokens", answer_tokens},

@@ -13,6 +13,6 @@ namespace motley {
 // tokens; for `seconds` at most, but once. `text_folder`: whose tokenizer reads the prompts; empty: they are token ids.
 // Throws as Driver and stream_completion().
 AnswerTimes measure_answers(const ServePlan& plan, DriverOptions driver, const std::filesystem::path& text_folder,
-                                std::int64_t answer_tokens, double seconds);
+                            std::int64_t answer_tokens, double seconds);
 
 }  // namespace motley

@@ -11,6 +11,7 @@
 
 #include "motley/base/environment_error.hpp"
 #include "motley/base/files.hpp"
+#include "motley/base/paths.hpp"
 #include "motley/comm/authority/authority.hpp"
 #include "motley/comm/net/file_descriptor.hpp"
 

@@ -37,7 +37,8 @@ TEST_F(OperatorKeyTest, ANewOneIsFoundOnThisMachineWhileItsServerLives) {
     EXPECT_GE(key.text().size(), 16u);
     EXPECT_EQ(kept_operator_key("127.0.0.1", "8000"), "");
     key.keep("0.0.0.0", 8000);
-    for (const char* host : {"127.0.0.1", "localhost", "0.0.0.0"}) EXPECT_EQ(kept_operator_key(host, "8000"), key.text());
+    for (const char* host : {"127.0.0.1", "localhost", "0.0.0.0"})
+      EXPECT_EQ(kept_operator_key(host, "8000"), key.text());
     EXPECT_EQ(kept_operator_key("10.0.0.5", "8000"), "");
     EXPECT_EQ(kept_operator_key("127.0.0.1", "8001"), "");
   }

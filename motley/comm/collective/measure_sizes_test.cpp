@@ -11,6 +11,12 @@
 namespace motley {
 namespace {
 
+FabricOptions with_key() {
+  FabricOptions options;
+  options.key = "secret";
+  return options;
+}
+
 TEST(MeasureSizes, EveryOperationIsMeasuredWithWholeElementsAndAlikeOnAllRanks) {
   for (const std::string& operation : measured_operations()) {
     TestWorld world("local", 3);
@@ -48,7 +54,7 @@ TEST(MeasureSizes, TheBusiestLinkCarriesLessOrMoreThanTheBuffer) {
 
 TEST(LocalRanks, AreProcessesThatReachEachOther) {
   std::int64_t wrong = -1;
-  run_local_ranks(3, {.key = "secret"}, "test", [&](Fabric& fabric, const Epoch& epoch, int rank) {
+  run_local_ranks(3, with_key(), "test", [&](Fabric& fabric, const Epoch& epoch, int rank) {
     Communicator group(epoch, fabric.connect(epoch, rank, 20));
     wrong = measure_sizes(group, {.to_bytes = 1024, .seconds = 0.001}).at(0).wrong;
   });
@@ -56,7 +62,7 @@ TEST(LocalRanks, AreProcessesThatReachEachOther) {
 }
 
 TEST(LocalRanks, AFailureOfRankZeroEndsTheOthers) {
-  EXPECT_THROW(run_local_ranks(3, {.key = "secret"}, "test",
+  EXPECT_THROW(run_local_ranks(3, with_key(), "test",
                                [&](Fabric& fabric, const Epoch& epoch, int rank) {
                                  if (rank == 0) throw input_error("no");
                                  fabric.connect(epoch, rank, 20);

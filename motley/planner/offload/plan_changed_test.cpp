@@ -12,9 +12,10 @@ namespace {
 using ::testing::HasSubstr;
 
 OffloadPlan plan_on(const std::string& machine) {
-  const Cluster cluster = cluster_of("format = \"motley.cluster/1\"\n[[machine]]\nname = \"desk\"\ndevices = [\"RTX "
-                                     "4090\"]\n" +
-                                     machine);
+  const Cluster cluster = motley::cluster_of(
+      "format = \"motley.cluster/1\"\n[[machine]]\nname = \"desk\"\ndevices = [\"RTX "
+      "4090\"]\n" +
+      machine);
   return plan_offload(cluster, llama_of(4096, 16, 32, 32, 11008, 32000), workload_of(128, 32), {.max_batch = 64})
       .plan.value();
 }

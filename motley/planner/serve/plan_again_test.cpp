@@ -90,7 +90,8 @@ TEST(PlanAgain, WithAnotherDegreeOnAMachine) {
 TEST(PlanAgain, AChangeThatMakesNoSenseIsRefused) {
   const ServePlan plan = plan_for(workload_of(60, 20), Objective::throughput);
   for (const char* text : {"", "tp=2", "tp= on a", "tp=x on a", "tp=2 on ", "2 on a", "tp=2x on a"})
-    EXPECT_THAT(complaint_of(plan, {.without = {}, .add = {}, .what_if = {text}}), HasSubstr("--what-if needs a degree"))
+    EXPECT_THAT(complaint_of(plan, {.without = {}, .add = {}, .what_if = {text}}),
+                HasSubstr("--what-if needs a degree"))
         << text;
   EXPECT_THAT(complaint_of(plan, {.without = {}, .add = {"card @ mars"}, .what_if = {}}),
               HasSubstr("the cluster has no site \"mars\""));
