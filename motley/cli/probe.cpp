@@ -139,16 +139,10 @@ int probe_and_write(const ProbeCommand& options) {
                      .report = reporter(options.output)};
   if (!options.disk_bytes.empty())
     asked.disk_bytes = static_cast<std::int64_t>(parse_bytes_option(options.disk_bytes, "--disk-bytes"));
-  asked.measure_answers = [&](const ServePlan& plan, const std::filesystem::path& folder, std::int64_t tokens,
-                              double seconds) {
-    return measure_answers(plan,
-                           {.model_folder = folder,
-                            .worker_program = asked.worker_program,
-                            .transport = asked.transport,
-                            .backend = asked.backend,
-                            .threads_per_worker = asked.threads,
-                            .report = {}},
-                           has_tokenizer ? options.model : "", tokens, seconds);
+  const std::string text_folder = has_tokenizer ? options.model : "";
+  asked.measure_answers = [&](const ServePlan& plan, Fleet& fleet, const std::filesystem::path& folder,
+                              std::int64_t tokens, double seconds) {
+    return measure_answers(plan, fleet, folder, text_folder, tokens, seconds);
   };
   const ProbeResult result = probe(asked);
   const ClusterDescription description = calibrated(cluster, result, options.transport, type);

@@ -60,17 +60,6 @@ void require_served_types(const PlanningOptions& planning) {
                           parse_dtype_option(planning.crossing_type, "--crossing-type"));
 }
 
-namespace {
-
-// Over the devices of the plan's cluster that are left.
-std::optional<ServePlan> replan_over_the_rest(const ServePlan& plan, const std::set<std::string>& lost, const Error&) {
-  ServeOutcome outcome = replan_serve(plan, {lost.begin(), lost.end()}, options_of(plan));
-  if (!outcome.plan) throw Error(ErrorCode::negative, "does not fit: " + outcome.reason, outcome.hint);
-  return std::move(outcome.plan);
-}
-
-}  // namespace
-
 // How far something has come is shown in place, and only where somebody looks.
 std::function<void(const Event&)> shown(bool quiet) {
   if (quiet) return {};
@@ -129,13 +118,15 @@ ServeSettings serve_settings(const ServingOptions& options, const ServePlan& pla
   const std::string& named = options.planning.model;
   ServeSettings settings;
   settings.model_folder = locate_model(named, ModelFiles::all, planned_revision(plan.model, named)).path;
-  settings.worker_program = prepare_worker_program();
-  settings.transport = options.transport;
-  settings.backend = options.backend;
-  settings.threads_per_worker = std::max(1, options.worker_threads);
-  settings.replan = replan_over_the_rest;
   settings.report = std::ref(events);
   return settings;
+}
+
+LocalFleetOptions local_fleet(const ServingOptions& options) {
+  return {.program = prepare_worker_program(),
+          .transport = options.transport,
+          .backend = options.backend,
+          .threads = std::max(1, options.worker_threads)};
 }
 
 }  // namespace motley::cli

@@ -7,7 +7,8 @@
 
 #include "motley/base/event_log.hpp"
 #include "motley/cli/planning.hpp"
-#include "motley/server/serve.hpp"
+#include "motley/server/serve_settings.hpp"
+#include "motley/workers/local_fleet.hpp"
 
 namespace motley::cli {
 
@@ -31,6 +32,8 @@ int interrupted();
 
 // Reads the plan, or makes it; throws when none fits, and when --model disagrees with the plan.
 ServePlan serving_plan(const ServingOptions& options);
+// What runs its devices on this machine.
+LocalFleetOptions local_fleet(const ServingOptions& options);
 ServeSettings serve_settings(const ServingOptions& options, const ServePlan& plan, EventLog& events);
 
 }  // namespace motley::cli

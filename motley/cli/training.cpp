@@ -4,8 +4,8 @@
 
 #include <cmath>
 #include <filesystem>
-#include <functional>
 #include <numeric>
+#include <functional>
 #include <optional>
 #include <set>
 
@@ -19,14 +19,13 @@
 #include "motley/cli/gathering_options.hpp"
 #include "motley/cli/serving.hpp"
 #include "motley/comm/net/stop_signals.hpp"
-#include "motley/fleet/needed_chunks.hpp"
 #include "motley/hub/named_model.hpp"
 #include "motley/model/warnings.hpp"
 #include "motley/plan/same_model.hpp"
 #include "motley/report/train_report.hpp"
 #include "motley/trainer/layout/layout.hpp"
-#include "motley/trainer/layout/state_files.hpp"
 #include "motley/trainer/train_run.hpp"
+#include "motley/workers/local_fleet.hpp"
 
 namespace motley::cli {
 namespace {
@@ -133,28 +132,14 @@ void set_given(RunRecord& record, const TrainOptions& options) {
   if (!options.eval_data.empty()) record.eval_data = std::filesystem::absolute(options.eval_data).string();
 }
 
-// On the machines of the plan, once they have joined; they have read nothing so far.
-Workers start_workers(Gathering& gathering, const TrainPlan& plan, const std::filesystem::path& weights,
-                      bool with_states, const std::function<bool()>& stopped) {
+// The machines of the plan have joined, and are as it describes them.
+void gather(Gathering& gathering, const TrainPlan& plan) {
   gathering.open();
-  const ModelManifest& manifest = gathering.offer_weights();
-  const std::vector<std::string> devices = train_devices(plan);
+  gathering.offer_weights();
   std::set<std::string> machines;
-  for (const std::string& device : devices) machines.insert(machine_of(device));
+  for (const std::string& device : train_devices(plan)) machines.insert(machine_of(device));
   gathering.wait_for(1, machines);
   gathering.check_described(plan.cluster);
-  const Checkpoint stored(weights);
-  std::optional<Checkpoint> states;
-  if (with_states) states.emplace(weights, states_stem);
-  return gathering.members().start_workers(
-      devices,
-      [&](const std::string& device) {
-        std::vector<ReadRows> read;
-        for (const StateRows& rows : state_rows(plan, device, with_states))
-          read.push_back({rows.kind == StateKind::weight ? stored : *states, rows.name, rows.rows});
-        return chunks_of(read, manifest);
-      },
-      stopped);
 }
 
 int train(const TrainOptions& options) {
@@ -212,20 +197,20 @@ int train(const TrainOptions& options) {
   RunEvents events = progress.events();
   events.stop = [&] { return signals.count() > 0 && !is_fenced(); };
   events.abort = [&] { return signals.count() > 1 || is_fenced(); };
-  TrainWorkersOptions workers{.program = program, .threads = options.worker_threads};
-  if (record.agents)
-    workers.start = [&](const TrainPlan& started, const std::filesystem::path& weights, bool with_states) {
-      const std::string& url = options.gathering.store;
-      auto store = url.empty() ? store_of_run(run) : open_shared_store(url, false, std::ref(log));
-      gathered.model = std::filesystem::absolute(weights);
-      gathered.contents = with_states ? ManifestOf::weights_and_states : ManifestOf::weights;
-      gathering.emplace(std::move(store), gathered);
-      return start_workers(*gathering, started, gathered.model, with_states,
-                           [&signals] { return signals.count() > 0; });
-    };
+  LocalFleet local({.program = program, .threads = options.worker_threads});
+  const auto fleet = [&](const TrainPlan& of, const std::filesystem::path& weights, bool with_states) -> Fleet& {
+    if (!record.agents) return local;
+    const std::string& url = options.gathering.store;
+    auto store = url.empty() ? store_of_run(run) : open_shared_store(url, false, std::ref(log));
+    gathered.model = std::filesystem::absolute(weights);
+    gathered.contents = with_states ? ManifestOf::weights_and_states : ManifestOf::weights;
+    gathering.emplace(std::move(store), gathered);
+    gather(*gathering, of);
+    return gathering->members();
+  };
   RunOutcome outcome;
   try {
-    outcome = go_on(run, record, options.from, workers, events);
+    outcome = go_on(run, record, options.from, fleet, events);
   } catch (const Error& error) {
     if (gathering) gathering->check_held();
     // The run waits to be resumed.
@@ -284,8 +269,7 @@ void add_train(CLI::App& parent, Action& action) {
   verb->add_flag("--agents", options->agents, "Run the plan on the machines that it names, which join as with `up`")
       ->excludes("--local");
   add_gathering_options(*verb, options->gathering);
-  add_store_option(*verb, options->gathering.store,
-                   "With --agents: keep the deployment in etcd://HOST:PORT/PREFIX, not a file");
+  add_store_option(*verb, options->gathering.store, "With --agents: keep the deployment in etcd://HOST:PORT/PREFIX, not a file");
   verb->add_flag("-q,--quiet", options->quiet, "Print no progress on stderr");
   verb->callback([options, &action] { action = [options] { return train(*options); }; });
 }

@@ -168,15 +168,13 @@ void Gathering::open() {
   options_.show_link(first_link_);
 }
 
-const ModelManifest& Gathering::offer_weights() {
-  const std::filesystem::path& model = options_.model;
+void Gathering::offer_weights() {
   const auto progress = [this](double fraction) {
     pause(0);
     options_.report("digests", fmt::format("{:.0f} %", 100 * fraction));
   };
-  manifest_ = make_manifest(model, cache_folder() / "digests", progress, options_.contents);
-  members_->offer_weights(manifest_, manifest_.opens.empty() ? model : model.parent_path());
-  return manifest_;
+  members_->offer_weights(make_manifest(options_.model, cache_folder() / "digests", progress, options_.contents),
+                          options_.model);
 }
 
 void Gathering::wait_for(int count, const std::set<std::string>& names) {

@@ -113,11 +113,12 @@ std::vector<MachineLink> Members::measure_links(double seconds, int stop, const 
   return links();
 }
 
-void Members::offer_weights(ModelManifest manifest, std::filesystem::path folder) {
+void Members::offer_weights(ModelManifest manifest, const std::filesystem::path& model) {
   const std::lock_guard lock(state_->mutex);
   MOTLEY_CHECK(!state_->manifest);  // who streams reads it without the mutex
   state_->manifest = std::move(manifest);
-  state_->folder = std::move(folder);
+  state_->folder = state_->manifest->opens.empty() ? model : model.parent_path();
+  state_->needed.emplace(*state_->manifest, model);
   state_->sources_changed = true;
   for (MembersState::Agent& agent : state_->agents)
     if (!agent.gone) state_->queue(agent, Weights{*state_->manifest});

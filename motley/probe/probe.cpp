@@ -15,6 +15,7 @@
 #include "motley/probe/probe_run.hpp"
 #include "motley/probe/probe_scale.hpp"
 #include "motley/sim/simulate.hpp"
+#include "motley/workers/local_fleet.hpp"
 
 namespace motley {
 namespace {
@@ -106,12 +107,11 @@ class Probe {
     report("disk and host memory");
   }
 
-  LaunchOptions launch(const TemporaryFolder& folder, const std::string& transport) const {
-    return {.model_folder = folder.path(),
-            .program = options_.worker_program,
-            .transport = transport,
-            .backend = options_.backend,
-            .threads = options_.threads};
+  LocalFleet fleet(const std::string& transport) const {
+    return LocalFleet({.program = options_.worker_program,
+                       .transport = transport,
+                       .backend = options_.backend,
+                       .threads = options_.threads});
   }
 
   ServePlan plan_of(const Architecture& shape, std::int64_t layers, const std::vector<ProbeRoute>& routes) const {
@@ -180,7 +180,8 @@ class Probe {
     const TemporaryFolder folder;
     const ServePlan plan = plan_of(shape, layer_counts_.back(), routes);
     write_weights(plan.model.arch, folder.path(), scale_.fill);
-    ProbeRun run(plan, launch(folder, "shm"));
+    LocalFleet local = fleet("shm");
+    ProbeRun run(plan, local, folder.path());
     for (const MeasuredStep& measured : measure(run, cases, steps_share * options_.seconds))
       take_sample(plan, measured);
     report(fmt::format("steps of blocks with {} x {} and {} x {} elements", shape.hidden, shape.hidden, shape.hidden,
@@ -216,7 +217,8 @@ class Probe {
     const TemporaryFolder folder;
     const ServePlan plan = plan_of(shape_, more_layers, routes);
     write_weights(plan.model.arch, folder.path(), scale_.fill);
-    ProbeRun run(plan, launch(folder, transport));
+    LocalFleet local = fleet(transport);
+    ProbeRun run(plan, local, folder.path());
     std::vector<ProbeCase> small_cases, large_cases;
     for (std::size_t route = 0; route < routes.size(); ++route) {
       small_cases.push_back({route, small_step});
@@ -290,8 +292,9 @@ class Probe {
     const TemporaryFolder folder;
     ServePlan plan = pipeline_of_machines();
     write_weights(plan.model.arch, folder.path(), scale_.fill);
+    LocalFleet local = fleet(options_.transport);
     const AnswerTimes measured =
-        options_.measure_answers(plan, folder.path(), answer_tokens, server_share * options_.seconds);
+        options_.measure_answers(plan, local, folder.path(), answer_tokens, server_share * options_.seconds);
     for (std::size_t m = 0; m < plan.stages.size(); ++m)
       for (std::size_t rank = 0; rank < plan.stages[m].devices.size(); ++rank) {
         const int device = options_.cluster.machines[m].devices[rank];

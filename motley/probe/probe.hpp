@@ -16,14 +16,17 @@
 #include "motley/probe/fit/unknown_machine.hpp"
 #include "motley/probe/tier_probe.hpp"
 #include "motley/serving/requests.hpp"
+#include "motley/workers/fleet.hpp"
 
 namespace motley {
 
 constexpr double default_probe_seconds = 18;
 
-// Of the real server with this plan, asked for answers of so many tokens over HTTP; `seconds`: about so long at most.
-using MeasureAnswers = std::function<AnswerTimes(const ServePlan& plan, const std::filesystem::path& model_folder,
-                                                 std::int64_t answer_tokens, double seconds)>;
+// Of the real server with this plan and workers in this fleet, asked for answers of so many tokens over HTTP; `seconds`:
+// about so long at most.
+using MeasureAnswers =
+    std::function<AnswerTimes(const ServePlan& plan, Fleet& fleet, const std::filesystem::path& model_folder,
+                              std::int64_t answer_tokens, double seconds)>;
 
 struct ProbeOptions {
   Cluster cluster;                                     // its machines say how many workers compute together

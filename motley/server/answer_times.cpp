@@ -11,6 +11,7 @@
 #include "motley/server/client.hpp"
 #include "motley/server/http_server.hpp"
 #include "motley/server/service.hpp"
+#include "motley/serving/driver.hpp"
 
 namespace motley {
 namespace {
@@ -38,12 +39,15 @@ std::shared_ptr<TextCodec> open_text(const std::filesystem::path& folder) {
 
 }  // namespace
 
-AnswerTimes measure_answers(const ServePlan& plan, DriverOptions driver_options,
+AnswerTimes measure_answers(const ServePlan& plan, Fleet& fleet, const std::filesystem::path& model_folder,
                             const std::filesystem::path& text_folder, std::int64_t answer_tokens, double seconds) {
   const std::shared_ptr<TextCodec> codec = open_text(text_folder);
   Service service(plan, codec, {});
-  driver_options.on_events = [&service](std::vector<GenerateEvent> events) { service.take(std::move(events)); };
-  Driver driver(plan, std::move(driver_options));
+  Driver driver(
+      plan, fleet,
+      {.model_folder = model_folder,
+       .report = {},
+       .on_events = [&service](std::vector<GenerateEvent> events) { service.take(std::move(events)); }});
   Server server([&](HttpRequest request,
                     std::shared_ptr<Exchange> exchange) { service.handle(std::move(request), std::move(exchange)); },
                 {.port = 0});

@@ -23,22 +23,15 @@ std::shared_ptr<TextCodec> open_codec(const ServeSettings& settings, std::int64_
   }
 }
 
-DriverOptions driver_options(const ServeSettings& settings) {
+DriverOptions driver_options(const ServeSettings& settings, ServedDeployment& deployment) {
   DriverOptions options;
   options.model_folder = settings.model_folder;
-  options.worker_program = settings.worker_program;
-  options.transport = settings.transport;
-  options.backend = settings.backend;
-  options.threads_per_worker = settings.threads_per_worker;
   options.max_queue = settings.max_queue;
-  options.replan = settings.replan;
-  options.restart = settings.restart;
-  options.start_workers = settings.start_workers;
-  options.prepare_workers = settings.prepare_workers;
-  options.fetch_standby = settings.fetch_standby;
-  options.report = [report = settings.report](const std::string& what, const std::string& detail, double) {
-    report(what, detail);
+  options.replan = [&deployment](const ServePlan& before, const std::set<std::string>& lost, const Error&) {
+    return deployment.replan(before, lost);
   };
+  options.restart = deployment.restart();
+  options.report = settings.report;
   return options;
 }
 

@@ -1,5 +1,5 @@
-// Runs a serving plan: starts one worker process per device, feeds the routes through the scheduler, watches over the
-// workers, and hands out tokens. Knows token ids; text and HTTP stand above it.
+// Runs a serving plan: starts one worker per device, feeds the routes through the scheduler, watches over the workers,
+// and hands out tokens. Knows token ids; text and HTTP stand above it.
 #pragma once
 
 #include <cstdint>
@@ -13,41 +13,18 @@
 #include <vector>
 
 #include "motley/base/error.hpp"
+#include "motley/base/event_log.hpp"
 #include "motley/batching/step_rule.hpp"
 #include "motley/deployment/deployment_state.hpp"
 #include "motley/plan/serve.hpp"
 #include "motley/serving/generator.hpp"
+#include "motley/workers/fleet.hpp"
 #include "motley/workers/worker_set.hpp"
 
 namespace motley {
 
-using StartWorkers =
-    std::function<Workers(const ServePlan&, std::uint64_t epoch, const CacheHandover& handover, Workers& earlier)>;
-// `running`: devices whose workers serve now.
-using PrepareWorkers =
-    std::function<std::unique_ptr<WorkerPreparation>(const ServePlan&, const std::set<std::string>& running)>;
-
-using FetchStandby = std::function<std::unique_ptr<WorkerPreparation>(const ServePlan&)>;
-
 struct DriverOptions {
-  // ---- worker processes of this machine; without `start_workers` ----
-  std::filesystem::path model_folder;
-  std::filesystem::path worker_program;  // motley-worker, beside motley
-  std::string transport = "shm";         // between workers: shm or tcp
-  std::string backend = "cpu";           // of every device: cpu, or cuda (slot n of a machine runs on its GPU n)
-  int threads_per_worker = 1;
-  // Other workers: starts and launches those of a plan at an epoch, in the order of worker_devices(), where those that
-  // stay hand over what `handover` says. `earlier` are
-  // those of the plan before that are left: what is taken out of them is launched again, the rest is to be ended.
-  // Called on the driver's own thread. Throws where that is not possible; what `earlier` then has may be kept.
-  StartWorkers start_workers = {};
-  // Begins to start what another plan needs beside what runs, while this one is served; without it nothing is prepared.
-  // Called on the driver's own thread, and does not wait. What was prepared comes to start_workers with `earlier`.
-  PrepareWorkers prepare_workers = {};
-  // Begins to bring the standby weights of a plan to the machines of its workers, once it serves; then the workers load
-  // them. Without it none are loaded. As prepare_workers.
-  FetchStandby fetch_standby = {};
-
+  std::filesystem::path model_folder;  // or a GGUF file
   std::int64_t max_queue = 256;
   std::int64_t micro_batches = 0;  // per route; 0: the plan's
   MakeStepRule step_rule = timed_steps;
@@ -57,8 +34,7 @@ struct DriverOptions {
   Replan replan = {};
   RestartRule restart = {};
   double hold_s = 30;  // that requests wait while nothing fits what is left; then they fail, and new ones are refused
-  // Start-up phases with times, for people: ("weights", 0.42, 1.3 s).
-  std::function<void(const std::string& phase, const std::string& detail, double elapsed_s)> report;
+  Report report = {};  // of phases of the start, and what happens later
   // Takes what a step brought its requests, all at once; the events of one request are in order. Called on the driver's
   // own thread; must not block or throw. It may call generate() and cancel(). A request's first events may arrive
   // before generate() has returned its id.
@@ -67,10 +43,11 @@ struct DriverOptions {
 
 class Driver final : public Generator {
  public:
-  // Checks the plan, starts the workers and returns when every route has produced a token; where `restart` waits, also
-  // when nothing fits what is left, so that change_plan() can bring another. Throws what a worker reported (its own
-  // message, as when its memory does not hold its part), a peer error when one died; leaves no process behind.
-  Driver(ServePlan plan, DriverOptions options);
+  // Checks the plan, starts the workers in `fleet`, which outlives this, and returns when every route has produced a
+  // token; where `restart` waits, also when nothing fits what is left, so that change_plan() can bring another. Throws
+  // what a worker reported (its own message, as when its memory does not hold its part), a peer error when one died;
+  // leaves no process behind.
+  Driver(ServePlan plan, Fleet& fleet, DriverOptions options);
   ~Driver() override;  // stops all workers; requests that are open end as cancelled
 
   std::uint64_t generate(GenerateRequest request) override;

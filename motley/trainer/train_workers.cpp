@@ -1,55 +1,53 @@
 #include "motley/trainer/train_workers.hpp"
 
 #include <fmt/format.h>
-#include <fmt/ranges.h>
 #include <poll.h>
 
 #include <algorithm>
-#include <array>
 #include <iterator>
 #include <numeric>
 #include <optional>
 #include <span>
 #include <variant>
 
-#include "motley/comm/net/random_bytes.hpp"
+#include "motley/checkpoint/manifest.hpp"
 #include "motley/trainer/layout/layout.hpp"
-#include "motley/workers/worker_processes.hpp"
 
 namespace motley {
 namespace {
 
 constexpr double grace_s = 0.5;
 constexpr double look_every_s = 0.1;  // whether a stop was asked for
-constexpr double cause_s = 1;       // a worker that is lost is heard of after those that miss it
+constexpr double cause_s = 1;         // a worker that is lost is heard of after those that miss it
 
-std::string random_key() {
-  std::array<std::byte, 16> bytes{};
-  fill_random(bytes);
-  return fmt::format("{:02x}", fmt::join(bytes, ""));
+WorkerReads reads_of(const TrainPlan& plan, const TrainWorkersOptions& options) {
+  const bool with_states = reads_states(plan, options.updates);
+  return {.model = options.weights, .rows = [&plan, with_states](const std::string& device) {
+            std::vector<ReadRows> read;
+            for (const StateRows& rows : state_rows(plan, device, with_states))
+              read.push_back({rows.name, rows.rows, rows.kind == StateKind::weight ? "" : states_stem});
+            return read;
+          }};
 }
 
-bool has_states(const TrainPlan& plan) { return state_kinds(training_of(plan.workload)).size() > 1; }
-
-Workers start_processes(const std::vector<std::string>& devices, const std::filesystem::path& program) {
-  Workers workers;
-  for (const std::string& device : devices)
-    workers.push_back({.device = device,
-                       .stage = {},
-                       .rank = 0,
-                       .link = std::make_unique<WorkerProcess>(program, std::span<const int>())});
-  return workers;
+Workers start(const TrainPlan& plan, Fleet& fleet, const TrainWorkersOptions& options) {
+  Workers none;
+  return start_workers(fleet, train_devices(plan), reads_of(plan, options), none, options.stopped);
 }
 
 }  // namespace
 
-TrainWorkers::TrainWorkers(const TrainPlan& plan, const TrainWorkersOptions& options)
+bool reads_states(const TrainPlan& plan, std::int64_t updates) {
+  return updates > 0 && state_kinds(training_of(plan.workload)).size() > 1;
+}
+
+TrainWorkers::TrainWorkers(const TrainPlan& plan, Fleet& fleet, const TrainWorkersOptions& options)
     : devices_(train_devices(plan)),
-      workers_(options.start ? options.start(plan, options.weights, has_states(plan) && options.updates > 0)
-                             : start_processes(devices_, options.program)),
-      elsewhere_(options.start != nullptr),
+      workers_(start(plan, fleet, options)),
+      writes_here_(fleet.is_here()),
       files_(state_files(plan.model.arch, training_of(plan.workload))),
       stopped_(options.stopped) {
+  TrainLaunch launch{.plan_json = to_json(write(plan)), .updates = options.updates, .workers = {}};
   for (Worker& worker : workers_) {
     const TrainPlace place = place_of(plan, worker.device);
     replica_of_.push_back(place.replica);
@@ -57,23 +55,11 @@ TrainWorkers::TrainWorkers(const TrainPlan& plan, const TrainWorkersOptions& opt
     last_.push_back(place.stage + 1 == plan.replicas[place.replica].stages.size());
     worker.stage = fmt::format("r{}/s{}", place.replica, place.stage);
     worker.rank = place.rank;
+    launch.workers.push_back(worker.at);
   }
-  TrainLaunch launch{.plan_json = to_json(write(plan)),
-                     .model_folder = options.weights.string(),
-                     .device = {},
-                     .backend = options.backend,
-                     .threads = options.threads,
-                     .updates = options.updates,
-                     .key = random_key()};
-  for (const Worker& worker : workers_) {
-    launch.device = worker.device;
-    worker.link->send(encode(launch));
-  }
+  const std::string message = encode(launch);
+  for (const Worker& worker : workers_) worker.link->send(message);
   try {
-    TrainConnect connect;
-    for (Listening& listening : await_all<Listening>()) connect.of_workers.push_back(std::move(listening.at));
-    const std::string message = encode(connect);
-    for (const Worker& worker : workers_) worker.link->send(message);
     ready_ = await_all<TrainReady>(options.loaded);
   } catch (...) {
     end_workers(workers_, grace_s);
@@ -104,8 +90,8 @@ std::vector<TrainStepDone> TrainWorkers::run(TrainStep step, const std::vector<R
 
 void TrainWorkers::begin_save(const std::filesystem::path& folder, TrainSave::When when) {
   saved_ = 0;
-  if (elsewhere_) writer_.emplace(folder, files_);
-  const std::string message = encode(TrainSave{elsewhere_ ? std::string() : folder.string(), when});
+  if (!writes_here_) writer_.emplace(folder, files_);
+  const std::string message = encode(TrainSave{writes_here_ ? folder.string() : std::string(), when});
   for (const Worker& worker : workers_) worker.link->send(message);
 }
 

@@ -8,7 +8,7 @@
 
 #include "motley/base/clock.hpp"
 #include "motley/base/units.hpp"
-#include "motley/workers/worker_links.hpp"
+#include "motley/workers/launch.hpp"
 
 namespace motley {
 namespace {
@@ -241,12 +241,10 @@ void WorkerSet::send(const Step& step) {
 }
 
 void WorkerSet::preload(const ServePlan& next) {
-  Preload asked{.plan_json = to_json(write(next)), .model_folder = {}, .device = {}, .backend = {}};
   const std::vector<std::string> devices = worker_devices(next);
   for (std::size_t i = 0; i < workers_.size(); ++i) {
     if (std::ranges::count(devices, workers_[i].device) == 0) continue;
-    asked.device = workers_[i].device;
-    workers_[i].link->send(encode(asked));
+    ask_to_preload(workers_[i], next);
     preloading_.insert(i);
   }
 }

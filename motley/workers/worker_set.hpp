@@ -17,6 +17,7 @@
 #include "motley/base/error.hpp"
 #include "motley/plan/serve.hpp"
 #include "motley/workers/worker_link.hpp"
+#include "motley/workers/worker_loss.hpp"
 
 namespace motley {
 
@@ -30,34 +31,6 @@ struct WorkerStatus {
   double busy_s = 0;               // computing, since the start
   double waited_s = 0;
   std::uint64_t steps = 0;
-};
-
-// Why the workers of a plan cannot go on, and the devices whose workers were lost; none where the cause lies elsewhere.
-struct WorkerLoss {
-  Error cause;
-  std::vector<std::string> devices = {};
-  bool gone = false;     // with them: no worker can be started there for now
-  bool at_once = false;  // to start them again would not help: they count as lost now
-  // Not lost, but short of memory: the stage of the one that is named may have keys and values of so many tokens.
-  std::int64_t kv_tokens = 0;
-};
-
-// The workers of a plan could not be started, and none of them is left.
-class WorkersNotStarted : public Error {
- public:
-  explicit WorkersNotStarted(WorkerLoss why)
-      : Error(why.cause.code(), why.cause.what(), why.cause.hint()), loss(std::move(why)) {}
-  WorkerLoss loss;
-};
-
-// Workers for another plan that start and load while this one is served. Of one thread.
-class WorkerPreparation {
- public:
-  virtual ~WorkerPreparation() = default;  // ends those that were not taken
-  // Looks how far it is. Throws a peer error where it cannot be done.
-  virtual bool done() = 0;
-  // Those that are there, done or not.
-  virtual Workers take() = 0;
 };
 
 // What a step took. A stage's time is that of its rank 0, waits for the other ranks included.
