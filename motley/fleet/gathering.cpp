@@ -169,12 +169,12 @@ void Gathering::open() {
 }
 
 void Gathering::offer_weights() {
-  const std::filesystem::path& model = options_.model;
   const auto progress = [this](double fraction) {
     pause(0);
     options_.report("digests", fmt::format("{:.0f} %", 100 * fraction));
   };
-  members_->offer_weights(make_manifest(model, cache_folder() / "digests", progress, options_.contents), model);
+  members_->offer_weights(make_manifest(options_.model, cache_folder() / "digests", progress, options_.contents),
+                          options_.model);
 }
 
 void Gathering::wait_for(int count, const std::set<std::string>& names) {

@@ -5,6 +5,7 @@
 #include <functional>
 #include <mutex>
 #include <thread>
+#include <utility>
 
 #include "motley/base/clock.hpp"
 #include "motley/comm/net/wakeup.hpp"
@@ -47,6 +48,20 @@ class StopSignals {
 
   static std::atomic<StopSignals*> catching_;
   static void on_signal(int);
+};
+
+// While it lives, a signal ends the process by this.
+class EndOnSignal {
+ public:
+  EndOnSignal(StopSignals& signals, std::function<int()> end) : signals_(signals) {
+    signals.end_process_by(std::move(end));
+  }
+  ~EndOnSignal() { signals_.end_process_by({}); }
+  EndOnSignal(const EndOnSignal&) = delete;
+  EndOnSignal& operator=(const EndOnSignal&) = delete;
+
+ private:
+  StopSignals& signals_;
 };
 
 }  // namespace motley
