@@ -229,6 +229,7 @@ class MessageQueue {
 // As serve_driver(), but that all work is the trainer's.
 [[noreturn]] void train_for_driver(ControlConnection& control, Message first, Fabric* fabric, const CallDriver* call) {
   MessageQueue queue;
+  ActivityLog activity;
   try {
     if (auto& launch = std::get<TrainLaunch>(first); call != nullptr) {
       launch.model_folder = call->model_folder;
@@ -236,11 +237,12 @@ class MessageQueue {
     }
     const std::int32_t threads = std::get<TrainLaunch>(first).threads;
     queue.push(std::move(first));
+    show_alive(control, activity);
     std::thread([&, threads] {
       try {
         set_threads(threads);  // of this thread
         train_steps(
-            control, [&] { return queue.pop(); }, fabric);
+            control, [&] { return queue.pop(); }, fabric, activity);
       } catch (...) {
         fail(control, std::current_exception());
       }
