@@ -190,6 +190,7 @@ static void fields(Wire& wire, typename Wire::template Ref<Activity> m) {
   enumerator(wire, m.doing, Doing::meeting);
   wire(m.peer);
   wire(m.for_s);
+  wire(m.processor_s);
 }
 
 template <class Wire>
@@ -260,6 +261,7 @@ static void fields(Wire& wire, typename Wire::template Ref<TrainStepDone> m) {
   wire(m.busy_s);
   wire(m.exchange_s);
   wire(m.update_s);
+  wire(m.compute_s);
   wire(m.activation_bytes);
   wire(m.passes, max_passes);
 }

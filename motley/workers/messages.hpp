@@ -208,8 +208,9 @@ struct Activity {
   std::uint64_t epoch = 0;
   std::uint64_t step = 0;  // or the last one, where it waits for steps
   Doing doing = Doing::waiting_for_steps;
-  std::int32_t peer = -1;  // a place in worker_devices()
+  std::int32_t peer = -1;  // a place in worker_devices(), or in train_devices() (trainer/layout/layout.hpp)
   double for_s = 0;
+  double processor_s = 0;  // of the thread, meanwhile
   bool operator==(const Activity&) const = default;
 };
 
@@ -295,6 +296,7 @@ struct TrainStepDone {
   double busy_s = 0;      // in the passes, with what they wait for
   double exchange_s = 0;  // of gradients, as far as it was waited for
   double update_s = 0;
+  double compute_s = 0;                // of all these, without waits for other workers
   std::int64_t activation_bytes = 0;   // the most that was held at once
   std::vector<TrainPass> passes = {};  // the first max_passes, in order; the exchange begins busy_s after the step did
   bool operator==(const TrainStepDone&) const = default;

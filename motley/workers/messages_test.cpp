@@ -87,6 +87,7 @@ TrainStepDone any_step_done() {
   done.busy_s = any<double>();
   done.exchange_s = any<double>();
   done.update_s = any<double>();
+  done.compute_s = any<double>();
   done.activation_bytes = any<std::int64_t>();
   done.passes = any_list<TrainPass>(any_pass);
   return done;
@@ -113,7 +114,7 @@ Message any_message(std::size_t kind) {
     case 7:
       return Alive{{any<std::uint64_t>(), any<std::uint64_t>(),
                     Doing(*rc::gen::inRange<int>(0, static_cast<int>(Doing::meeting) + 1)), any<std::int32_t>(),
-                    any<double>()}};
+                    any<double>(), any<double>()}};
     case 8:
       return CallDriver{any<std::string>(), any<std::string>(),  any<std::uint64_t>(), any<std::string>(),
                         any<std::string>(), any<std::int32_t>(), any<std::string>(),   any<std::string>(),
