@@ -8,6 +8,7 @@
 #include <utility>
 #include <vector>
 
+#include "motley/base/bounded.hpp"
 #include "motley/comm/net/epoch.hpp"
 #include "motley/comm/net/file_descriptor.hpp"
 #include "motley/comm/transport/transport.hpp"
@@ -30,7 +31,7 @@ struct InheritedLink {
 // All that one rank has. Not every rank need be linked with every other: messages are all that may pass then.
 struct InheritedLinks {
   std::int32_t doorbell = -1;  // this rank's own
-  std::vector<InheritedLink> links = {};
+  BoundedList<InheritedLink, max_group_members> links = {};
   bool operator==(const InheritedLinks&) const = default;
 };
 std::vector<int> descriptors_of(const InheritedLinks& links);
