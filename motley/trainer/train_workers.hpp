@@ -78,11 +78,11 @@ class TrainWorkers {
     Instant sent;
   };
   std::optional<StepUnderWay> step_;
-  std::vector<bool> owes_;           // an answer to it, or to what is awaited before the first step
-  std::optional<double> slowest_s_;  // step
+  std::vector<bool> owes_;                 // an answer to it, or to what is awaited before the first step
+  std::optional<double> slowest_s_;        // step
   const double patience_s_, predicted_s_;  // of a step: by the plan
-  std::size_t saved_ = 0;   // workers that have answered the newest TrainSave
-  const bool writes_here_;  // they reach this machine's folders, and write themselves
+  std::size_t saved_ = 0;                  // workers that have answered the newest TrainSave
+  const bool writes_here_;                 // they reach this machine's folders, and write themselves
   const StateFiles files_;
   std::optional<StateWriter> writer_;  // of what they send
   std::function<bool()> stopped_;

@@ -21,11 +21,10 @@ class TrainWorkersTest : public testing::Test {
   TrainWorkersTest() {
     plan_.model = read_model(MOTLEY_SOURCE_DIR "/data/models/tales");
     plan_.workload.training = Training{.sequence_length = 4, .global_batch = 2, .states = {}};
-    plan_.replicas = {
-        {.share = 1,
-         .micro_batches = 1,
-         .stages = {{.layers = {0, 4}, .devices = {"box/0"}, .strategies = {{.layers = {0, 4}}}},
-                    {.layers = {4, 8}, .devices = {"box/1"}, .strategies = {{.layers = {4, 8}}}}}}};
+    plan_.replicas = {{.share = 1,
+                       .micro_batches = 1,
+                       .stages = {{.layers = {0, 4}, .devices = {"box/0"}, .strategies = {{.layers = {0, 4}}}},
+                                  {.layers = {4, 8}, .devices = {"box/1"}, .strategies = {{.layers = {4, 8}}}}}}};
     for (Script& script : scripts_) script.answer = [](const Message& message) { return well(message); };
   }
 
@@ -44,23 +43,23 @@ class TrainWorkersTest : public testing::Test {
   }
 
   void start() {
-    workers_.emplace(plan_, TrainWorkersOptions{.start =
-                                                    [this](const TrainPlan&, const std::filesystem::path&, bool) {
-                                                      Workers workers;
-                                                      for (std::size_t i = 0; i < scripts_.size(); ++i)
-                                                        workers.push_back(
-                                                            {.device = "box/" + std::to_string(i),
-                                                             .stage = {},
-                                                             .link = std::make_unique<ScriptedLink>(scripts_[i])});
-                                                      return workers;
-                                                    },
-                                                .loaded = [this](double part) { loaded_.push_back(part); },
-                                                .stopped =
-                                                    [this] {
-                                                      if (at_each_look_) at_each_look_();
-                                                      return false;
-                                                    },
-                                                .patience_s = 0.4});
+    workers_.emplace(
+        plan_, TrainWorkersOptions{.start =
+                                       [this](const TrainPlan&, const std::filesystem::path&, bool) {
+                                         Workers workers;
+                                         for (std::size_t i = 0; i < scripts_.size(); ++i)
+                                           workers.push_back({.device = "box/" + std::to_string(i),
+                                                              .stage = {},
+                                                              .link = std::make_unique<ScriptedLink>(scripts_[i])});
+                                         return workers;
+                                       },
+                                   .loaded = [this](double part) { loaded_.push_back(part); },
+                                   .stopped =
+                                       [this] {
+                                         if (at_each_look_) at_each_look_();
+                                         return false;
+                                       },
+                                   .patience_s = 0.4});
   }
   std::vector<TrainStepDone> step(std::uint64_t number) {
     return workers_->run({.step = number, .tokens = 8}, {{.sequences = 2, .inputs = {1}, .targets = {2}}});

@@ -239,8 +239,8 @@ struct Stop {
 // From whoever has started the worker: what it is, and what it shows its driver and other workers.
 struct CallDriver {
   BoundedText<max_address_bytes> driver;  // the address to call; empty: it is at the other end of this connection
-  std::string device;       // "box/0"
-  std::uint64_t start = 1;  // the number of this start
+  std::string device;                     // "box/0"
+  std::uint64_t start = 1;                // the number of this start
   std::string model_folder;
   std::string backend = "cpu";  // or "cuda:0"
   std::int32_t threads = 1;
@@ -262,7 +262,7 @@ struct Listening {
 
 struct TrainLaunch {
   BoundedText<max_plan_bytes> plan_json;
-  std::int64_t updates = 0;            // that the weights have had; 0: the folder has no states of an optimizer
+  std::int64_t updates = 0;  // that the weights have had; 0: the folder has no states of an optimizer
   BoundedList<WorkerAddress, max_plan_workers> workers;  // in the order of train_devices() (trainer/layout/layout.hpp)
   bool operator==(const TrainLaunch&) const = default;
 };
@@ -312,7 +312,7 @@ struct TrainStepDone {
   double busy_s = 0;      // in the passes, with what they wait for
   double exchange_s = 0;  // of gradients, as far as it was waited for
   double update_s = 0;
-  double compute_s = 0;                // of all these, without waits for other workers
+  double compute_s = 0;               // of all these, without waits for other workers
   std::int64_t activation_bytes = 0;  // the most that was held at once
   // In order; the exchange begins busy_s after the step did.
   BoundedList<TrainPass, max_passes> passes = {};
