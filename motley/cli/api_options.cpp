@@ -6,6 +6,10 @@
 
 namespace motley::cli {
 
+void add_operator_key_option(CLI::App& verb, std::string& key, const std::string& help) {
+  verb.add_option("--operator-key", key, help)->envname("MOTLEY_OPERATOR_KEY")->type_name("KEY");
+}
+
 void add_api_options(CLI::App& verb, ApiOptions& options) {
   verb.add_option("--api-key", options.api_key, "Key that clients must send as a bearer token")
       ->envname("MOTLEY_API_KEY")

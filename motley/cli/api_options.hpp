@@ -5,7 +5,7 @@
 #include <string>
 #include <vector>
 
-#include "motley/cli/operator_key.hpp"
+#include "motley/server/operator_key.hpp"
 #include "motley/server/serve.hpp"
 
 namespace motley::cli {
@@ -15,6 +15,9 @@ struct ApiOptions {
   std::vector<std::string> origins;
   int new_per_address = 512;
 };
+
+// --operator-key of the server or of a command to it.
+void add_operator_key_option(CLI::App& verb, std::string& key, const std::string& help);
 
 // --api-key, --operator-key, --cors, --new-per-address.
 void add_api_options(CLI::App& verb, ApiOptions& options);

@@ -6,12 +6,12 @@
 
 #include "motley/base/error.hpp"
 #include "motley/base/event_log.hpp"
+#include "motley/base/worker_program.hpp"
 #include "motley/checkpoint/checkpoint.hpp"
 #include "motley/cli/command.hpp"
-#include "motley/cli/named_model.hpp"
 #include "motley/cli/serving.hpp"
-#include "motley/cli/worker_program.hpp"
 #include "motley/comm/net/stop_signals.hpp"
+#include "motley/hub/named_model.hpp"
 #include "motley/report/plan_report.hpp"
 
 namespace motley::cli {
