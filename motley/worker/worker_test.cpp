@@ -695,8 +695,7 @@ TEST(Worker, LoadsWhatAnotherPlanNeedsBesideItsSteps) {
     deployment.wait_until_ready();
     const auto expected = next_tokens(deployment, 1, some_tokens(30));
     for (Deployment::Worker& worker : deployment.workers)
-      worker.control->send(Preload{
-          .plan_json = to_json(write(after)), .model_folder = model_folder, .device = worker.device, .backend = "cpu"});
+      worker.control->send(Preload{.plan_json = to_json(write(after))});
     for (Deployment::Worker& worker : deployment.workers)
       EXPECT_TRUE(std::holds_alternative<Preloaded>(Deployment::answer(worker)));
     EXPECT_EQ(next_tokens(deployment, 2, some_tokens(30)), expected);
@@ -714,7 +713,6 @@ void lose(Deployment& deployment, std::ptrdiff_t worker) {
   ::kill(lost.process, SIGKILL);
   Deployment::exit_status(lost);
   deployment.workers.erase(deployment.workers.begin() + worker);
-  deployment.addresses.of_workers.erase(deployment.addresses.of_workers.begin() + worker);
 }
 
 // What stands by takes no part in steps, and is not read again where a later plan has the stage compute with it.
