@@ -4,8 +4,8 @@
 
 #include <cmath>
 #include <filesystem>
-#include <numeric>
 #include <functional>
+#include <numeric>
 #include <optional>
 #include <set>
 
@@ -269,7 +269,8 @@ void add_train(CLI::App& parent, Action& action) {
   verb->add_flag("--agents", options->agents, "Run the plan on the machines that it names, which join as with `up`")
       ->excludes("--local");
   add_gathering_options(*verb, options->gathering);
-  add_store_option(*verb, options->gathering.store, "With --agents: keep the deployment in etcd://HOST:PORT/PREFIX, not a file");
+  add_store_option(*verb, options->gathering.store,
+                   "With --agents: keep the deployment in etcd://HOST:PORT/PREFIX, not a file");
   verb->add_flag("-q,--quiet", options->quiet, "Print no progress on stderr");
   verb->callback([options, &action] { action = [options] { return train(*options); }; });
 }

@@ -26,8 +26,8 @@ int up(UpOptions options) {
     options.deploy.plans.cluster = read_cluster(options.planning.cluster);
     for (const std::string& device : options.deploy.plans.without) options.deploy.plans.cluster->find_device(device);
   }
-  options.deploy.plans.search = [inputs = std::move(inputs)](const Cluster& cluster, const std::vector<std::string>& excluded,
-                                                       bool quiet) {
+  options.deploy.plans.search = [inputs = std::move(inputs)](const Cluster& cluster,
+                                                             const std::vector<std::string>& excluded, bool quiet) {
     PlanningInputs search = inputs;
     search.search.excluded = excluded;
     return plan_for_cluster(cluster, search, quiet);

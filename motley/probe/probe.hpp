@@ -22,8 +22,8 @@ namespace motley {
 
 constexpr double default_probe_seconds = 18;
 
-// Of the real server with this plan and workers in this fleet, asked for answers of so many tokens over HTTP; `seconds`:
-// about so long at most.
+// Of the real server with this plan and workers in this fleet, asked for answers of so many tokens over HTTP;
+// `seconds`: about so long at most.
 using MeasureAnswers =
     std::function<AnswerTimes(const ServePlan& plan, Fleet& fleet, const std::filesystem::path& model_folder,
                               std::int64_t answer_tokens, double seconds)>;

@@ -43,11 +43,10 @@ AnswerTimes measure_answers(const ServePlan& plan, Fleet& fleet, const std::file
                             const std::filesystem::path& text_folder, std::int64_t answer_tokens, double seconds) {
   const std::shared_ptr<TextCodec> codec = open_text(text_folder);
   Service service(plan, codec, {});
-  Driver driver(
-      plan, fleet,
-      {.model_folder = model_folder,
-       .report = {},
-       .on_events = [&service](std::vector<GenerateEvent> events) { service.take(std::move(events)); }});
+  Driver driver(plan, fleet,
+                {.model_folder = model_folder,
+                 .report = {},
+                 .on_events = [&service](std::vector<GenerateEvent> events) { service.take(std::move(events)); }});
   Server server([&](HttpRequest request,
                     std::shared_ptr<Exchange> exchange) { service.handle(std::move(request), std::move(exchange)); },
                 {.port = 0});
