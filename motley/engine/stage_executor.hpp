@@ -19,6 +19,7 @@
 #include "motley/engine/load_ahead.hpp"
 #include "motley/engine/peer_rows.hpp"
 #include "motley/engine/stage_model.hpp"
+#include "motley/workers/activity_log.hpp"
 #include "motley/workers/control_connection.hpp"
 #include "motley/workers/worker_group.hpp"
 
@@ -28,27 +29,6 @@ namespace motley {
 struct LaunchedPart {
   Launch launch;
   std::stop_token stop;
-};
-
-// What the executor is at, for the driver: a worker that waits tells for whom.
-class ActivityLog {
- public:
-  void set(std::uint64_t epoch, std::uint64_t step, Doing doing, int peer = -1) {
-    const std::lock_guard lock(mutex_);
-    activity_ = {.epoch = epoch, .step = step, .doing = doing, .peer = peer};
-    since_ = Clock::now();
-  }
-  Activity get() const {
-    const std::lock_guard lock(mutex_);
-    Activity activity = activity_;
-    activity.for_s = seconds_since(since_);
-    return activity;
-  }
-
- private:
-  mutable std::mutex mutex_;
-  Activity activity_;
-  Instant since_ = Clock::now();
 };
 
 ServePlan read_sent_plan(const std::string& json);

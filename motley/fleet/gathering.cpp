@@ -83,7 +83,6 @@ void Gathering::begin(std::unique_ptr<DeploymentGroup> made, const std::string& 
   group_ = std::move(made);
 }
 
-// The coordinator's thread asks until the group has gone, which goes before the store.
 void Gathering::keep_changes() {
   group_->admission().keep_with([this, &group = *group_](const AdmissionRecord& record) {
     KeptDeployment next = group.record(driver_, record);
@@ -91,7 +90,8 @@ void Gathering::keep_changes() {
     try {
       store_->keep(next);
     } catch (const Error& error) {
-      options_.report("store", fmt::format("cannot hold who may come, so that nothing of it changes: {}", error.what()));
+      options_.report("store",
+                      fmt::format("cannot hold who may come, so that nothing of it changes: {}", error.what()));
       throw;
     }
   });
@@ -137,7 +137,8 @@ std::vector<std::string> Gathering::revoke(const std::string& member) {
   members_->remove(member, "has been revoked");
   options_.report("revoked", fmt::format("{}, and every link so far; the new one is printed", member));
   for (const std::string& other : same_link)
-    options_.report("revoked", fmt::format("not {}, which came by the same link: motley drain {} --revoke", other, other));
+    options_.report("revoked",
+                    fmt::format("not {}, which came by the same link: motley drain {} --revoke", other, other));
   options_.show_link(link(options_.token_lifetime_s));
   return same_link;
 }
@@ -146,7 +147,8 @@ std::vector<std::string> Gathering::revoke(const std::string& member) {
 
 // Or until the members change. Throws where it is to stop.
 void Gathering::pause(double seconds) const {
-  std::array<pollfd, 2> waiting{pollfd{options_.stop, POLLIN, 0}, pollfd{members_ ? members_->changed() : -1, POLLIN, 0}};
+  std::array<pollfd, 2> waiting{pollfd{options_.stop, POLLIN, 0},
+                                pollfd{members_ ? members_->changed() : -1, POLLIN, 0}};
   ::poll(waiting.data(), waiting.size(), static_cast<int>(seconds * 1e3));
   if (waiting[0].revents == 0) return;
   check_held();

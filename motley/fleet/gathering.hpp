@@ -25,13 +25,13 @@ namespace motley {
 struct GatheringOptions {
   std::filesystem::path model;  // a folder or a GGUF file, whose weights machines fetch
   ManifestOf contents = ManifestOf::weights;
-  std::string name;  // of this machine
-  std::string host;  // its address, or a name that others look up each time that they connect; empty: found
+  std::string name;     // of this machine
+  std::string host;     // its address, or a name that others look up each time that they connect; empty: found
   bool relays = false;  // between machines that cannot connect to each other
   StrangerLimits strangers = {};
-  double token_lifetime_s = 24 * 3600;  // of links
-  std::vector<std::string> own_agent;   // program and arguments, but for its copy of the model: see OwnAgent
-  Report report;  // from several threads
+  double token_lifetime_s = 24 * 3600;             // of links
+  std::vector<std::string> own_agent;              // program and arguments, but for its copy of the model: see OwnAgent
+  Report report;                                   // from several threads
   std::function<void(const JoinLink&)> show_link;  // where who is to join finds it: it is a secret
   // A descriptor. Once it is readable, whatever waits for machines throws an interrupted error.
   int stop = -1;
@@ -93,9 +93,9 @@ class Gathering {
 
   const GatheringOptions options_;
   const std::unique_ptr<DeploymentStore> store_;
-  std::unique_ptr<DeploymentGroup> group_;
-  std::unique_ptr<Members> members_;
   std::string driver_, relay_address_;  // where members find them; the second may be empty
+  std::unique_ptr<DeploymentGroup> group_;  // whose thread keeps the above in the store
+  std::unique_ptr<Members> members_;
   std::optional<RelayThread> relay_;
   JoinLink first_link_;
   std::optional<OwnAgent> own_agent_;

@@ -69,8 +69,8 @@ class GatheringFixture : public SafetensorsTest {
     return enrol(link.coordinator,
                  {.group = link.group, .token = link.token, .authority = link.authority, .member = name}, patience_s);
   }
-  static std::unique_ptr<HandAgent> agent_of(const std::string& driver, const std::string& name,
-                                             const Enrolment& given, std::size_t devices = 1) {
+  static std::unique_ptr<HandAgent> agent_of(const std::string& driver, const std::string& name, const Enrolment& given,
+                                             std::size_t devices = 1) {
     auto agent = std::make_unique<HandAgent>(
         driver, RelayAccess{.key = given.key, .identity = TlsContext(given.identity)}, name);
     agent->report(devices);

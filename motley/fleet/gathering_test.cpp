@@ -148,7 +148,8 @@ TEST_F(GatheringTest, AnAddressThatIsTakenIsWaitedForInASharedStore) {
     gathering->leave();
   }
   const KeptDeployment kept = *store_.kept;
-  const auto squatter = std::make_unique<ControlListener>(kept.driver, with_secret, std::map<std::string, ControlService>{});
+  const auto squatter =
+      std::make_unique<ControlListener>(kept.driver, with_secret, std::map<std::string, ControlService>{});
   gather();
   EXPECT_THAT(told_.lines(), Contains(StartsWith("resumed: nothing: ")));
   store_.kept = kept;
@@ -179,8 +180,7 @@ TEST_F(GatheringTest, AMachineThatIsRevokedIsCutOffAndThoseOfItsLinkAreNamed) {
   EXPECT_EQ(gathering->revoke("box"), std::vector<std::string>{"attic"});
   EXPECT_TRUE(box->has_ended());
   EXPECT_THAT(told_.lines(), Contains("revoked: box, and every link so far; the new one is printed"));
-  EXPECT_THAT(told_.lines(),
-              Contains("revoked: not attic, which came by the same link: motley drain attic --revoke"));
+  EXPECT_THAT(told_.lines(), Contains("revoked: not attic, which came by the same link: motley drain attic --revoke"));
   EXPECT_EQ(links_.size(), 2u);
   gathering->wait_for(1, {"attic"});
 }
@@ -229,7 +229,9 @@ memory = "{}"
 memory_bandwidth = "8 GB/s"
 flops = {{ fp32 = "40 GFLOP/s" }}
 reserve = "0 B"
-)", devices, memory), "cluster.toml"));
+)",
+                                          devices, memory),
+                              "cluster.toml"));
   };
   gathering->check_described(described(1, "1 MiB"));
   EXPECT_THAT(refusal([&] { gathering->check_described(described(2, "1 MiB")); }),

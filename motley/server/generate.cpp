@@ -116,8 +116,7 @@ std::int64_t most_open(const ServePlan& plan) {
 
 class BatchProgress {
  public:
-  BatchProgress(Report report, BatchCount count)
-      : report_(std::move(report)), count_(count) {}
+  BatchProgress(Report report, BatchCount count) : report_(std::move(report)), count_(count) {}
   void add(const Value& body) {
     ++count_.answered;
     ++answered_here_;

@@ -72,13 +72,12 @@ struct PlanServer::Impl {
         deployment(served),
         signals(stops),
         plan(std::move(given)),
-        service(plan, open_codec(settings, plan.model.arch.vocabulary),
-                {.api_key = settings.api_key,
-                 .operator_key = settings.operator_key,
-                 .machines = deployment.machines()}),
-        server([this](HttpRequest request, std::shared_ptr<Exchange> exchange) {
-          service.handle(std::move(request), std::move(exchange));
-        }, server_options(settings)) {}
+        service(
+            plan, open_codec(settings, plan.model.arch.vocabulary),
+            {.api_key = settings.api_key, .operator_key = settings.operator_key, .machines = deployment.machines()}),
+        server([this](HttpRequest request,
+                      std::shared_ptr<Exchange> exchange) { service.handle(std::move(request), std::move(exchange)); },
+               server_options(settings)) {}
   // Signals end the process again once all that is below has come to its end.
   struct Disarmed {
     StopSignals& signals;

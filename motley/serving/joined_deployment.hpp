@@ -30,8 +30,8 @@ class JoinedDeployment final : public ServedDeployment, public JoinedMachines {
   JoinedDeployment(std::unique_ptr<DeploymentStore> store, GatheringOptions gathered, JoinedDeploymentOptions options,
                    EventLog& events);
 
-  // Shows the link, waits for the machines, measures what lies between them, and plans. Throws an input error where they
-  // are not as described, a negative error where nothing fits.
+  // Shows the link, waits for the machines, measures what lies between them, and plans. Throws an input error where
+  // they are not as described, a negative error where nothing fits.
   ServePlan first_plan();
   // On all machines, unless another driver has taken it up: then throws StoreFenced.
   void end();

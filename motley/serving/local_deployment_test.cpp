@@ -14,8 +14,11 @@ TEST(LocalDeployment, PlansOverTheDevicesThatAreLeft) {
   const auto after = deployment.replan(before, {"box/0"});
   ASSERT_TRUE(after);
   for (const Stage& stage : after->stages) EXPECT_EQ(stage.devices, std::vector<std::string>{"box/1"});
-  EXPECT_THAT([&] { deployment.replan(before, {"box/0", "box/1"}); },
-              ::testing::ThrowsMessage<Error>(::testing::StartsWith("does not fit: ")));
+  EXPECT_THAT(
+      [&] {
+        deployment.replan(before, {"box/0", "box/1"});
+      },
+      ::testing::ThrowsMessage<Error>(::testing::StartsWith("does not fit: ")));
 }
 
 TEST(LocalDeployment, AWorkerThatDiesStartsAgainAndNoMachineJoins) {

@@ -241,12 +241,14 @@ class MessageQueue {
 // All work is the trainer's.
 [[noreturn]] void train_for_driver(ControlConnection& control, Message first, const CallDriver& self, Fabric& fabric) {
   MessageQueue queue;
+  ActivityLog activity;
   queue.push(std::move(first));
+  show_alive(control, activity);
   std::thread([&] {
     try {
       set_threads(self.threads);  // of this thread
       train_steps(
-          control, [&] { return queue.pop(); }, self, fabric);
+          control, [&] { return queue.pop(); }, self, fabric, activity);
     } catch (...) {
       fail(control, std::current_exception());
     }

@@ -63,6 +63,23 @@ WorkerGroup::WorkerGroup(std::string name, const std::vector<std::string>& membe
                     connect(fabric, epoch_of(name, members, epoch, addresses), rank, timeout_s, stop, window_bytes)),
       options_(as_long_as_it_takes(stop)) {}
 
+void WorkerGroup::tell(ActivityLog& log, std::vector<int> places) {
+  log_ = &log;
+  places_ = std::move(places);
+}
+
+template <class Operation>
+void WorkerGroup::meet(const Operation& operation) {
+  wait(Doing::meeting, rank() == 0 ? size() - 1 : 0, operation);  // one of the others
+}
+
+template <class Operation>
+void WorkerGroup::wait(Doing doing, int peer, const Operation& operation) {
+  if (log_ != nullptr) log_->set(doing, places_.at(static_cast<std::size_t>(peer)));
+  check(operation());
+  if (log_ != nullptr) log_->set(Doing::computing);
+}
+
 void WorkerGroup::check(const OperationOutcome& outcome) {
   waited_s_ += outcome.waited_s;
   if (outcome.status == OperationStatus::ok) return;
@@ -82,11 +99,11 @@ void WorkerGroup::add_up_along(const CollectiveGroup& group) {
 void WorkerGroup::all_reduce(std::span<std::byte> data, CollectiveElement element) {
   // Of two terms there is one order and one rounding; small vectors are added in rank order by the library itself.
   if (in_rounds_ || size() <= 2 || static_cast<std::int64_t>(data.size()) <= one_round_bytes)
-    return check(communicator_.all_reduce(data, element, options_));
+    return meet([&] { return communicator_.all_reduce(data, element, options_); });
   const std::int64_t elements = static_cast<std::int64_t>(data.size()) / element_bytes(element);
   const auto bounds = in_bytes(crossing_bounds(elements, size()), data.size());
   reduce_scatter(data, bounds, element);
-  check(communicator_.all_gather(data, bounds, options_));
+  all_gather(data, bounds);
 }
 
 void WorkerGroup::reduce_scatter(std::span<std::byte> data, std::span<const std::int64_t> bounds,
@@ -96,19 +113,23 @@ void WorkerGroup::reduce_scatter(std::span<std::byte> data, std::span<const std:
   for (std::size_t r = 0; r + 1 < bounds.size(); ++r) part_bytes.push_back(bounds[r + 1] - bounds[r]);
   const std::vector<std::int64_t> mine_bytes(part_bytes.size(), static_cast<std::int64_t>(mine.size()));
   terms_.resize(mine.size() * part_bytes.size());
-  check(communicator_.all_to_all(data, part_bytes, terms_, mine_bytes, options_));
+  meet([&] { return communicator_.all_to_all(data, part_bytes, terms_, mine_bytes, options_); });
   std::vector<const std::byte*> terms;
   for (std::size_t r = 0; r < part_bytes.size(); ++r) terms.push_back(terms_.data() + r * mine.size());
   reduce_terms(element, CollectiveReduction::sum, mine, terms);
 }
 
 void WorkerGroup::all_gather(std::span<std::byte> data, std::span<const std::int64_t> bounds) {
-  check(communicator_.all_gather(data, bounds, options_));
+  meet([&] { return communicator_.all_gather(data, bounds, options_); });
 }
 
-void WorkerGroup::send(std::span<const std::byte> data, int peer) { check(communicator_.send(data, peer, options_)); }
+void WorkerGroup::send(std::span<const std::byte> data, int peer) {
+  wait(Doing::sending, peer, [&] { return communicator_.send(data, peer, options_); });
+}
 
-void WorkerGroup::receive(std::span<std::byte> data, int peer) { check(communicator_.recv(data, peer, options_)); }
+void WorkerGroup::receive(std::span<std::byte> data, int peer) {
+  wait(Doing::receiving, peer, [&] { return communicator_.recv(data, peer, options_); });
+}
 
 std::vector<std::int64_t> crossing_bounds(std::int64_t rows, int receivers) {
   std::vector<std::int64_t> bounds;

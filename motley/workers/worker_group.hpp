@@ -14,6 +14,7 @@
 #include "motley/comm/collective/communicator.hpp"
 #include "motley/comm/transport/fabric.hpp"
 #include "motley/plan/collective_programs.hpp"
+#include "motley/workers/activity_log.hpp"
 #include "motley/workers/messages.hpp"
 
 namespace motley {
@@ -43,6 +44,9 @@ class WorkerGroup {
   // the order of the rounds, and all ranks still end with the same bits.
   void add_up_along(const CollectiveGroup& group);
 
+  // Operations are noted there as waits for the members, which have these places. The log outlives the group.
+  void tell(ActivityLog& log, std::vector<int> places);
+
   // All ranks must call the same operations in the same order. Each throws GroupBroken, which names who is lost, or
   // who does something else.
   //
@@ -62,10 +66,16 @@ class WorkerGroup {
   double waited_s() const { return waited_s_; }
 
  private:
+  template <class Operation>
+  void wait(Doing doing, int peer, const Operation& operation);
+  template <class Operation>
+  void meet(const Operation& operation);
   void check(const OperationOutcome& outcome);
 
   Communicator communicator_;
   const OperationOptions options_;
+  ActivityLog* log_ = nullptr;
+  std::vector<int> places_;
   bool in_rounds_ = false;  // of add_up_along()
   std::vector<std::byte> terms_;
   double waited_s_ = 0;
