@@ -97,7 +97,8 @@ StageExecutor::StageExecutor(const LaunchedPart& part, ServePlan plan, ControlCo
       model_folder_(part.launch.model_folder),
       plan_(std::move(plan)),
       assignment_(assignment_of(plan_, part.launch.device)),
-      device_(open_backend(part.launch.backend)) {
+      device_(open_backend(part.launch.backend)),
+      tables_((assignment_.stage->kv_tokens + plan_.step.block_tokens - 1) / plan_.step.block_tokens) {
   const Instant start = Clock::now();
   const Launch& launch = part.launch;
   const std::string kernels = kernels_name(device_);  // refused, if so, before any work
@@ -239,10 +240,6 @@ std::int64_t count_tokens(const Step& step, std::int64_t max_tokens) {
   return tokens;
 }
 
-bool passes(const StepSequence& part, std::size_t stage) {
-  return part.stages == 0 || (part.stages > 0 && static_cast<std::size_t>(part.stages) > stage);
-}
-
 // Leaves those parts of a step that come to the `number`-th stage of the route; says how many rows go on from there.
 std::int64_t take_parts(Step& step, std::size_t number) {
   std::erase_if(step.sequences, [&](const StepSequence& part) { return !passes(part, number); });
@@ -265,6 +262,7 @@ StepResult StageExecutor::execute(Step step) {
   const std::int64_t rows_onwards = take_parts(step, place.number);
   const std::int64_t tokens = count_tokens(step, plan_.step.max_tokens * assignment_.stage->batches());
 
+  tables_.complete(step);
   const at::Tensor incoming = place.previous != nullptr ? receive(place, tokens) : at::Tensor();
   // A rank may get its whole input from the others of its stage, and waits there for the stages before.
   const double stage_waited_before_s = stage_waited_s();

@@ -16,11 +16,13 @@
 #include <cstdlib>
 #include <map>
 #include <memory>
+#include <optional>
 #include <string>
 #include <thread>
 #include <vector>
 
 #include "motley/plan/serve.hpp"
+#include "motley/workers/block_tables.hpp"
 #include "motley/workers/control_connection.hpp"
 #include "motley/workers/remote_workers.hpp"
 #include "motley/workers/worker_group.hpp"
@@ -56,11 +58,14 @@ class FakeWorker {
       layers_ = own->layers;
       cache_epoch_ = launch.epoch;
     }
+    tables_.emplace(own->kv_tokens / plan_.step.block_tokens + 1);
     answers_.clear();
     if (settings_.contains("step_ms")) step_ms_ = std::stoi(settings_["step_ms"]);
+    numbers_.clear();
     for (const Route& route : plan_.routes) {
       const auto& ends = plan_.stage(route.path.back().stage).devices;
       answers_.push_back(ends.front() == launch.device);
+      numbers_.push_back(std::ranges::find(route.path, own->id, &Hop::stage) - route.path.begin());
     }
     epoch_ = launch.epoch;
     crowded_ = settings_.contains("room") && own->kv_tokens > std::stoll(settings_["room"]);
@@ -76,11 +81,15 @@ class FakeWorker {
                         .cache_epoch = cache_epoch_});
   }
 
-  void execute(const Step& step) {
+  void execute(Step step) {
     if (crowded_ && steps_left_ == 0) interrupt();
     if (crowded_ && steps_left_-- <= 0) return;
     std::this_thread::sleep_for(std::chrono::milliseconds(step_ms_));
     StepResult result{.step = step.step, .compute_s = step_ms_ * 1e-3, .wait_s = 0, .tokens = {}};
+    std::erase_if(step.sequences, [&](const StepSequence& part) {
+      return !passes(part, static_cast<std::size_t>(numbers_.at(step.route)));
+    });
+    tables_->complete(step);
     for (const StepSequence& sequence : step.sequences) {
       keep(sequence);
       if (!answers_.at(step.route)) continue;
@@ -139,9 +148,11 @@ class FakeWorker {
   ControlConnection& control_;
   ServePlan plan_;
   std::map<std::string, std::string> settings_;
-  std::vector<bool> answers_;  // per route: this worker reports its tokens
+  std::vector<bool> answers_;            // per route: this worker reports its tokens
+  std::vector<std::ptrdiff_t> numbers_;  // per route: of its stage
   LayerRange layers_ = {-1, -1};
   std::uint64_t epoch_ = 0, cache_epoch_ = 0;
+  std::optional<BlockTables> tables_;
   bool crowded_ = false;
   int steps_left_ = 0;  // until memory is short
   std::map<std::int64_t, std::int32_t> cache_;

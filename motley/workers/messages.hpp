@@ -68,7 +68,7 @@ struct CacheMove {
 // that it does not have, and of which no move tells, a worker keeps nothing.
 struct CacheHandover {
   BoundedList<CacheMove, max_cache_moves> moves = {};
-  BoundedList<std::int32_t, max_message_blocks> blocks = {};  // KV blocks that cover [0, position + count), in order
+  BoundedList<std::int32_t, max_message_blocks> blocks = {};
   bool operator==(const CacheHandover&) const = default;
 };
 
@@ -176,10 +176,13 @@ struct StepSequence {
   std::int64_t position = 0;
   std::int64_t count = 0;
   BoundedList<std::int32_t, max_message_tokens> tokens = {};  // `count` ids
-  BoundedList<std::int32_t, max_message_blocks> blocks = {};  // KV blocks that cover [0, position + count), in order
+  BoundedList<std::int32_t, max_message_blocks> blocks = {};  // KV blocks of its table, in order
   std::optional<Sampling> sampling = {};                      // set: sample a token after the last of these
   std::optional<Scoring> scoring = {};
   std::int32_t stages = 0;  // of the route, that it passes; 0: all. Parts that go further come first in a step
+  // Of its table, those that earlier steps have named: `blocks` follow, and together they cover [0, position + count).
+  // 0: the table begins anew.
+  std::int32_t known_blocks = 0;
   bool operator==(const StepSequence&) const = default;
 };
 
@@ -379,6 +382,8 @@ using Message = std::variant<Launch, Progress, Ready, Failure, Step, StepResult,
 
 constexpr std::size_t max_message_bytes = std::size_t{64} << 20;
 
+// Whether a part of a step passes the `number`-th stage of its route.
+bool passes(const StepSequence& part, std::size_t number);
 // How many of the route's stages the step passes.
 std::size_t stages_passed(const Step& step, std::size_t of_route);
 
