@@ -2,6 +2,7 @@
 
 #include "motley/cli/command.hpp"
 #include "motley/cli/serving.hpp"
+#include "motley/serving/local_deployment.hpp"
 
 namespace motley::cli {
 
@@ -30,7 +31,9 @@ void add_generate(CLI::App& parent, Action& action) {
   verb->callback([options, &action] {
     action = [options] {
       const ServePlan plan = serving_plan(options->serving);
-      return generate_answers(plan, serve_settings(options->serving, plan, options->quiet), options->files);
+      EventLog events(shown(options->quiet));
+      LocalDeployment deployment(local_fleet(options->serving));
+      return generate_answers(plan, deployment, serve_settings(options->serving, plan, events), options->files);
     };
   });
 }

@@ -4,48 +4,20 @@
 
 #include <functional>
 #include <memory>
-#include <optional>
 #include <string>
 #include <vector>
 
 #include "motley/plan/serve.hpp"
-#include "motley/serving/driver.hpp"
 #include "motley/server/http.hpp"
+#include "motley/serving/served_deployment.hpp"
 #include "motley/text/text_codec.hpp"
 
 namespace motley {
 
-// What the service needs of a driver.
-class Generator {
- public:
-  virtual ~Generator() = default;
-  virtual std::uint64_t generate(GenerateRequest request) = 0;
-  virtual void cancel(std::uint64_t id) = 0;
-  virtual DriverStatus status() = 0;
-  virtual void change_plan(ServePlan plan) = 0;
-};
-
-class DriverGenerator final : public Generator {
- public:
-  explicit DriverGenerator(Driver& driver) : driver_(driver) {}
-  std::uint64_t generate(GenerateRequest request) override { return driver_.generate(std::move(request)); }
-  void cancel(std::uint64_t id) override { driver_.cancel(id); }
-  DriverStatus status() override { return driver_.status(); }
-  void change_plan(ServePlan plan) override { driver_.change_plan(std::move(plan)); }
-
- private:
-  Driver& driver_;
-};
-
 struct ServiceOptions {
-  std::string api_key = {};       // empty: none is asked for
-  std::string operator_key = {};  // also for what changes the deployment; empty: nobody may
-  // All of the following may be called from any thread.
-  // POST /drain; see ServeSettings.
-  std::function<std::vector<std::string>(const std::string& member, bool revoke)> drain = {};
-  // POST /link: prints it, and returns for how many seconds its token counts.
-  std::function<double(bool revoke, std::optional<double> lifetime_s)> new_link = {};
-  std::function<Value()> deployment = {};  // an object: what GET /plan says of machines besides
+  std::string api_key = {};            // empty: none is asked for
+  std::string operator_key = {};       // also for what changes the deployment; empty: nobody may
+  JoinedMachines* machines = nullptr;  // behind POST /drain and POST /link; null: no machine can join
 };
 
 class Service {

@@ -17,6 +17,7 @@
 #include "motley/trainer/checkpoint_folder.hpp"
 #include "motley/trainer/data/training_data.hpp"
 #include "motley/trainer/layout/layout.hpp"
+#include "motley/trainer/step_pace.hpp"
 #include "motley/trainer/step_timeline.hpp"
 #include "motley/trainer/tensorboard.hpp"
 
@@ -81,7 +82,7 @@ class Run {
         plan_(read_plan<TrainPlan>(record.plan, run_record_path(folder_).string() + ": plan")),
         training_(training_of(plan_.workload)) {}
 
-  RunOutcome go_on(std::optional<std::int64_t> from, TrainWorkersOptions options) {
+  RunOutcome go_on(std::optional<std::int64_t> from, const TrainFleet& fleet) {
     std::error_code failure;
     fs::create_directories(folder_, failure);
     if (failure)
@@ -98,11 +99,22 @@ class Run {
     const MetricsFile metrics(folder_, step_);
     tensorboard_.emplace(folder_ / "tensorboard", step_ + 1);
 
-    options.weights = weights_;
-    options.updates = updates_;
-    options.stopped = events_.abort;
-    options.loaded = [this](double fraction) { tell_starting("weights", fraction); };
-    TrainWorkers workers(plan_, options);
+    try {
+      return run_steps(metrics, fleet);
+    } catch (const WorkerLost& lost) {
+      if (lost.code() == ErrorCode::input) throw;
+      throw Error(lost.code(), lost.what(), lost.hint() + (lost.hint().empty() ? "" : "; ") + way_on());
+    }
+  }
+
+ private:
+  RunOutcome run_steps(const MetricsFile& metrics, const TrainFleet& fleet) {
+    TrainWorkers workers(plan_, fleet(plan_, weights_, reads_states(plan_, updates_)),
+                         {.weights = weights_,
+                          .updates = updates_,
+                          .loaded = [this](double fraction) { tell_starting("weights", fraction); },
+                          .stop_start = events_.stop,
+                          .stopped = events_.abort});
     if (events_.ready) events_.ready(workers);
     bool stopped = false;
     while (step_ < record_.steps && !stopped) {
@@ -119,7 +131,15 @@ class Run {
     return {.step = step_, .stopped = stopped};
   }
 
- private:
+  // After a loss. A checkpoint that all workers have written counts.
+  std::string way_on() const {
+    if (save_ && save_->committed.valid()) save_->committed.wait();
+    const std::vector<std::int64_t> steps = checkpoints_of(folder_);
+    const std::string resume = fmt::format("`motley train --resume {}`", folder_.string());
+    return steps.empty() ? fmt::format("the run has no checkpoint: {} begins it again", resume)
+                         : fmt::format("the run goes on from the checkpoint of step {} with {}", steps.back(), resume);
+  }
+
   void find_start(std::optional<std::int64_t> from) {
     const std::vector<std::int64_t> steps = checkpoints_of(folder_);
     weights_ = record_.model;
@@ -177,6 +197,7 @@ class Run {
                              .tokens = batch.tokens},
                             batch.of_replica);
     step_ = step;
+    tell_pace(workers, answers);
     if (answers.empty() || answers.front().update == TrainStepDone::Update::none) {
       ++bad_steps_;
       const std::string why = answers.empty() ? "no target of its batch counts"
@@ -210,6 +231,17 @@ class Run {
         {"tokens_per_s", static_cast<double>(training_.global_batch * training_.sequence_length) / metrics.seconds}};
     if (metrics.eval_loss) scalars.push_back({"eval_loss", *metrics.eval_loss});
     tensorboard_->add(metrics.step, scalars);
+  }
+
+  void tell_pace(const TrainWorkers& workers, const std::vector<TrainStepDone>& answers) {
+    if (answers.empty()) return;
+    std::vector<double> seconds;
+    for (const TrainStepDone& done : answers) seconds.push_back(done.compute_s);
+    for (const StepPace::Change& change : pace_.add(seconds))
+      if (events_.notice)
+        events_.notice(change.slow ? fmt::format("{} is slow: computing a step takes {:.0f} times as long as usual",
+                                                 workers.devices()[change.worker], change.factor)
+                                   : fmt::format("{} is as fast as usual again", workers.devices()[change.worker]));
   }
 
   // Beside the plan's figure: of the worker that is farthest above it, or the least below.
@@ -294,9 +326,9 @@ class Run {
 
   void finish_save(TrainWorkers& workers) {
     if (save_) workers.wait_until_saved();
-    while (save_) {
-      look_after_save(workers);
-      if (save_) save_->committed.wait();
+    for (look_after_save(workers); save_; look_after_save(workers)) {
+      save_->committed.wait_for(std::chrono::milliseconds(10));
+      workers.look();
     }
   }
 
@@ -319,6 +351,7 @@ class Run {
     std::vector<TrainStepDone> workers;
   };
   std::optional<DoneStep> newest_;
+  StepPace pace_;
   bool memory_told_ = false;
   struct Save {
     std::int64_t step = 0;
@@ -341,8 +374,8 @@ void check_no_run(const fs::path& run) {
 }
 
 RunOutcome go_on(const fs::path& run, const RunRecord& record, std::optional<std::int64_t> from,
-                 TrainWorkersOptions workers, const RunEvents& events) {
-  return Run(run, record, events).go_on(from, std::move(workers));
+                 const TrainFleet& fleet, const RunEvents& events) {
+  return Run(run, record, events).go_on(from, fleet);
 }
 
 }  // namespace motley

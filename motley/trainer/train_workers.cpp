@@ -1,97 +1,92 @@
 #include "motley/trainer/train_workers.hpp"
 
 #include <fmt/format.h>
-#include <fmt/ranges.h>
-#include <poll.h>
-
 #include <algorithm>
-#include <array>
-#include <iterator>
-#include <numeric>
 #include <optional>
 #include <span>
 #include <variant>
 
-#include "motley/comm/net/random_bytes.hpp"
+#include "motley/checkpoint/manifest.hpp"
+#include "motley/trainer/hang_rule.hpp"
 #include "motley/trainer/layout/layout.hpp"
-#include "motley/workers/worker_processes.hpp"
 
 namespace motley {
 namespace {
 
-constexpr double grace_s = 0.5;
 constexpr double look_every_s = 0.1;  // whether a stop was asked for
-constexpr double cause_s = 1;       // a worker that is lost is heard of after those that miss it
+constexpr double start_s = 120;       // until a worker says its first word
+constexpr double settle_s = 1;        // a worker that is lost is heard of after those that miss it
 
-std::string random_key() {
-  std::array<std::byte, 16> bytes{};
-  fill_random(bytes);
-  return fmt::format("{:02x}", fmt::join(bytes, ""));
+WorkerReads reads_of(const TrainPlan& plan, const TrainWorkersOptions& options) {
+  const bool with_states = reads_states(plan, options.updates);
+  return {.model = options.weights, .rows = [&plan, with_states](const std::string& device) {
+            std::vector<ReadRows> read;
+            for (const StateRows& rows : state_rows(plan, device, with_states))
+              read.push_back({rows.name, rows.rows, rows.kind == StateKind::weight ? "" : states_stem});
+            return read;
+          }};
 }
 
-bool has_states(const TrainPlan& plan) { return state_kinds(training_of(plan.workload)).size() > 1; }
+Workers start(const TrainPlan& plan, Fleet& fleet, const TrainWorkersOptions& options) {
+  Workers none;
+  return start_workers(fleet, train_devices(plan), reads_of(plan, options), none, options.stop_start);
+}
 
-Workers start_processes(const std::vector<std::string>& devices, const std::filesystem::path& program) {
-  Workers workers;
-  for (const std::string& device : devices)
-    workers.push_back({.device = device,
-                       .stage = {},
-                       .rank = 0,
-                       .link = std::make_unique<WorkerProcess>(program, std::span<const int>())});
+Workers placed(Workers workers, const TrainPlan& plan) {
+  for (Worker& worker : workers) {
+    const TrainPlace place = place_of(plan, worker.device);
+    worker.stage = fmt::format("r{}/s{}", place.replica, place.stage);
+    worker.rank = place.rank;
+  }
   return workers;
 }
 
 }  // namespace
 
-TrainWorkers::TrainWorkers(const TrainPlan& plan, const TrainWorkersOptions& options)
+bool reads_states(const TrainPlan& plan, std::int64_t updates) {
+  return updates > 0 && state_kinds(training_of(plan.workload)).size() > 1;
+}
+
+TrainWorkers::TrainWorkers(const TrainPlan& plan, Fleet& fleet, const TrainWorkersOptions& options)
     : devices_(train_devices(plan)),
-      workers_(options.start ? options.start(plan, options.weights, has_states(plan) && options.updates > 0)
-                             : start_processes(devices_, options.program)),
-      elsewhere_(options.start != nullptr),
+      watch_(placed(start(plan, fleet, options), plan),
+             {.silence_s = found_within * options.patience_s,
+              .start_s = start_s,
+              .settle_s = settle_s,
+              .progress =
+                  [loaded = options.loaded](const std::string&, double fraction) {
+                    if (loaded) loaded(fraction);
+                  }}),
+      owes_(watch_.size()),
+      patience_s_(options.patience_s),
+      predicted_s_(plan.predicted.iteration_s),
+      writes_here_(fleet.is_here()),
       files_(state_files(plan.model.arch, training_of(plan.workload))),
       stopped_(options.stopped) {
-  for (Worker& worker : workers_) {
+  TrainLaunch launch{.plan_json = to_json(write(plan)), .updates = options.updates, .workers = {}};
+  for (const Worker& worker : watch_.workers()) {
     const TrainPlace place = place_of(plan, worker.device);
     replica_of_.push_back(place.replica);
     first_.push_back(place.stage == 0);
     last_.push_back(place.stage + 1 == plan.replicas[place.replica].stages.size());
-    worker.stage = fmt::format("r{}/s{}", place.replica, place.stage);
-    worker.rank = place.rank;
+    launch.workers.push_back(worker.at);
   }
-  TrainLaunch launch{.plan_json = to_json(write(plan)),
-                     .model_folder = options.weights.string(),
-                     .device = {},
-                     .backend = options.backend,
-                     .threads = options.threads,
-                     .updates = options.updates,
-                     .key = random_key()};
-  for (const Worker& worker : workers_) {
-    launch.device = worker.device;
-    worker.link->send(encode(launch));
-  }
-  try {
-    TrainConnect connect;
-    for (Listening& listening : await_all<Listening>()) connect.of_workers.push_back(std::move(listening.at));
-    const std::string message = encode(connect);
-    for (const Worker& worker : workers_) worker.link->send(message);
-    ready_ = await_all<TrainReady>(options.loaded);
-  } catch (...) {
-    end_workers(workers_, grace_s);
-    throw;
-  }
+  watch_.send(launch);
+  ready_ = await_all<TrainReady>();
 }
 
-TrainWorkers::~TrainWorkers() { end_workers(workers_, grace_s); }
-
 std::vector<TrainStepDone> TrainWorkers::run(TrainStep step, const std::vector<ReplicaBatch>& batches) {
-  for (std::size_t i = 0; i < workers_.size(); ++i) {
+  for (std::size_t i = 0; i < watch_.size(); ++i) {
     const ReplicaBatch& batch = batches.at(replica_of_[i]);
     step.sequences = batch.sequences;
     step.inputs = first_[i] ? batch.inputs : std::vector<std::int32_t>();
     step.targets = last_[i] ? batch.targets : std::vector<std::int32_t>();
-    workers_[i].link->send(encode(step));
+    watch_[i].link->send(encode(step));
   }
+  step_ = {step.step, Clock::now()};
   std::vector<TrainStepDone> answers = await_all<TrainStepDone>();
+  slowest_s_ = std::max(slowest_s_.value_or(0), seconds_since(step_->sent));
+  step_.reset();
   for (std::size_t i = 1; i < answers.size(); ++i)
     if (answers[i].step != step.step || answers[i].loss != answers[0].loss ||
         answers[i].grad_norm != answers[0].grad_norm)
@@ -104,61 +99,70 @@ std::vector<TrainStepDone> TrainWorkers::run(TrainStep step, const std::vector<R
 
 void TrainWorkers::begin_save(const std::filesystem::path& folder, TrainSave::When when) {
   saved_ = 0;
-  if (elsewhere_) writer_.emplace(folder, files_);
-  const std::string message = encode(TrainSave{elsewhere_ ? std::string() : folder.string(), when});
-  for (const Worker& worker : workers_) worker.link->send(message);
+  if (!writes_here_) writer_.emplace(folder, files_);
+  watch_.send(TrainSave{writes_here_ ? folder.string() : std::string(), when});
 }
 
 void TrainWorkers::wait_until_saved() {
-  while (!saved()) take_messages({});
+  while (!saved()) take_messages({}, look_every_s);
 }
+
+void TrainWorkers::look() { take_messages({}, 0); }
 
 template <class Answer>
-std::vector<Answer> TrainWorkers::await_all(const std::function<void(double)>& progress) {
-  std::vector<std::optional<Answer>> answers(workers_.size());
-  std::vector<double> fractions(workers_.size());
+std::vector<Answer> TrainWorkers::await_all() {
+  std::vector<Answer> answers(watch_.size());
+  owes_.assign(watch_.size(), true);
   const auto take = [&](std::size_t i, Message& message) {
-    if (auto* answer = std::get_if<Answer>(&message)) {
-      answers[i] = std::move(*answer);
-    } else if (const auto* loaded = std::get_if<Progress>(&message)) {
-      fractions[i] = loaded->fraction;
-      const double sum = std::accumulate(fractions.begin(), fractions.end(), 0.0);
-      if (progress) progress(sum / static_cast<double>(fractions.size()));
-    }
+    auto* answer = std::get_if<Answer>(&message);
+    if (answer == nullptr || !owes_[i]) throw Error(ErrorCode::peer, "an unexpected message");
+    answers[i] = std::move(*answer);
+    owes_[i] = false;
   };
-  while (std::ranges::any_of(answers, [](const auto& answer) { return !answer; })) take_messages(take);
-  std::vector<Answer> taken;
-  for (std::optional<Answer>& answer : answers) taken.push_back(*std::move(answer));
-  return taken;
+  while (std::ranges::find(owes_, true) != owes_.end()) take_messages(take, look_every_s);
+  return answers;
 }
 
-// Waits a moment for some.
-void TrainWorkers::take_messages(const std::function<void(std::size_t, Message&)>& take) {
-  wait_for_workers(workers_, -1, look_every_s);
+void TrainWorkers::take_messages(const WorkerWatch::Take& take, double most_s) {
+  watch_.wait(-1, most_s);
   if (stopped_ && stopped_()) throw Error(ErrorCode::interrupted, "stopped");
-  std::optional<Error> lost;
-  for (std::size_t i = 0; i < workers_.size(); ++i) {
-    try {
-      for (Message& message : workers_[i].link->receive())
-        if (const auto* failure = std::get_if<Failure>(&message))
-          throw Error(static_cast<ErrorCode>(failure->code), workers_[i].name() + ": " + failure->message,
-                      failure->hint);
-        else if (const auto* part = std::get_if<TrainPart>(&message))
-          write_part(*part);
-        else if (std::holds_alternative<TrainSaved>(message))
-          take_saved();
-        else if (take)
-          take(i, message);
-    } catch (const Error& error) {
-      // That one misses another is no cause; the other's end is.
-      if (error.code() != ErrorCode::peer) throw;
-      lost = error;
-    }
+  const auto lost = watch_.receive([&](std::size_t i, Message& message) {
+    if (const auto* part = std::get_if<TrainPart>(&message))
+      write_part(*part);
+    else if (std::holds_alternative<TrainSaved>(message))
+      take_saved();
+    else if (take)
+      take(i, message);
+    else
+      throw Error(ErrorCode::peer, "an unexpected message");
+  });
+  if (lost) {
+    const Error cause = watch_.describe(lost->worker).cause;
+    throw WorkerLost(cause.code(), watch_.said(lost->worker) ? cause.what() : "the worker of " + cause.message(),
+                     cause.hint());
   }
-  check_ended();
-  if (!lost) return;
-  for (const Instant until = deadline_in(cause_s); seconds_until(until) > 0; ::poll(nullptr, 0, 10)) check_ended();
-  throw *lost;
+  if (const auto silent = watch_.silent())
+    throw WorkerLost(silent->cause.code(), "the worker of " + silent->cause.message());
+  check_hanging();
+}
+
+// Those that owe an answer to the step under way.
+void TrainWorkers::check_hanging() const {
+  if (!step_) return;
+  const double listening_s = std::min(seconds_since(watch_.listening()), seconds_since(step_->sent));
+  std::vector<WorkerAtStep> workers;
+  std::vector<std::string> names;
+  for (std::size_t i = 0; i < watch_.size(); ++i) {
+    names.push_back(watch_[i].name());
+    if (!owes_[i]) continue;
+    const WorkerWatch::Seen& seen = watch_.seen(i);
+    workers.push_back({.name = names.back(),
+                       .activity = seen.activity,
+                       .for_s = std::min(listening_s, seen.for_s()),
+                       .blocked_s = std::min(listening_s, seconds_since(seen.went_on))});
+  }
+  if (const auto hang = find_hang(workers, names, step_->step, hang_limits(patience_s_, slowest_s_, predicted_s_)))
+    throw WorkerLost(ErrorCode::peer, *hang);
 }
 
 void TrainWorkers::take_saved() {
@@ -167,22 +171,9 @@ void TrainWorkers::take_saved() {
 }
 
 void TrainWorkers::write_part(const TrainPart& part) const {
-  if (!writer_) throw Error(ErrorCode::peer, "a worker sends what no checkpoint wants");
+  if (!writer_) throw Error(ErrorCode::peer, "a part of a checkpoint, and none is written");
   writer_->write(part.name, {{part.first_row, part.end_row}, {part.first_column, part.end_column}},
                  std::as_bytes(std::span(part.bytes)));
-}
-
-// A worker that was killed says nothing of itself, and no more does its machine.
-void TrainWorkers::check_ended() {
-  const auto is_cause = [](const WorkerExit& exit) {
-    return exit.how == WorkerExit::How::signal || exit.how == WorkerExit::How::machine;
-  };
-  for (const Worker& worker : workers_)
-    if (const std::optional<WorkerExit> exit = worker.link->exit(); exit && is_cause(*exit))
-      throw Error(ErrorCode::peer, fmt::format("the worker of {} {}", worker.name(), exit->text()),
-                  exit->how == WorkerExit::How::signal && exit->number == 9
-                      ? "was there memory for it? The run goes on with `motley train --resume`"
-                      : "the run goes on with `motley train --resume`");
 }
 
 }  // namespace motley

@@ -97,12 +97,12 @@ TEST(Messages, TooLargeIsRefusedBeforeItIsSent) {
 
 TEST(Messages, AnotherVersionIsNamed) {
   std::string bytes = encode(Stop{});
-  bytes[0] = 10;
+  bytes[0] = 11;
   try {
     decode(bytes);
     FAIL();
   } catch (const Error& error) {
-    EXPECT_STREQ(error.what(), "a message of protocol version 10, this program speaks 9");
+    EXPECT_STREQ(error.what(), "a message of protocol version 11, this program speaks 10");
   }
 }
 

@@ -14,17 +14,12 @@ OperationOptions as_long_as_it_takes(std::stop_token stop) {
   return {.timeout_s = std::numeric_limits<double>::infinity(), .stop = std::move(stop)};
 }
 
-Epoch epoch_of(std::string name, const std::vector<std::string>& members, std::uint64_t number) {
+Epoch epoch_of(std::string name, const std::vector<std::string>& members, std::uint64_t number,
+               const std::vector<WorkerAddress>& addresses) {
   Epoch epoch{.group = std::move(name), .number = number, .members = {}, .plan_digest = {}};
-  for (const std::string& member : members)
-    epoch.members.push_back({.id = member, .incarnation = 0, .host = "the driver's", .address = {}});
-  return epoch;
-}
-
-Epoch with_addresses(Epoch epoch, const std::vector<WorkerAddress>& addresses) {
-  for (std::size_t rank = 0; rank < addresses.size(); ++rank) {
-    epoch.members.at(rank).address = addresses[rank].address;
-    epoch.members[rank].host = addresses[rank].host;
+  for (std::size_t rank = 0; rank < members.size(); ++rank) {
+    const WorkerAddress& at = addresses.at(rank);
+    epoch.members.push_back({.id = members[rank], .incarnation = 0, .host = at.host, .address = at.address});
   }
   return epoch;
 }
@@ -36,9 +31,9 @@ std::vector<std::string> names(const Epoch& epoch, const std::vector<int>& ranks
 }
 
 std::unique_ptr<Transport> connect(Fabric& fabric, const Epoch& epoch, int rank, double timeout_s,
-                                   const std::stop_token& stop) {
+                                   const std::stop_token& stop, std::int64_t window_bytes) {
   try {
-    return fabric.connect(epoch, rank, timeout_s, stop);
+    return fabric.connect(epoch, rank, timeout_s, stop, window_bytes);
   } catch (const ConnectError& error) {
     throw GroupBroken(error.what(), error.hint(), names(epoch, error.ranks));
   } catch (const Error& error) {
@@ -62,16 +57,28 @@ std::span<Byte> interval(std::span<Byte> tensor, std::span<const std::int64_t> b
 }  // namespace
 
 WorkerGroup::WorkerGroup(std::string name, const std::vector<std::string>& members, int rank, std::uint64_t epoch,
-                         const InheritedLinks& links, std::stop_token stop)
-    : communicator_(epoch_of(name, members, epoch), open_links(epoch_of(name, members, epoch), rank, links)),
-      options_(as_long_as_it_takes(std::move(stop))) {}
-
-WorkerGroup::WorkerGroup(std::string name, const std::vector<std::string>& members, int rank, std::uint64_t epoch,
                          const std::vector<WorkerAddress>& addresses, Fabric& fabric, double timeout_s,
-                         std::stop_token stop)
-    : communicator_(with_addresses(epoch_of(name, members, epoch), addresses),
-                    connect(fabric, with_addresses(epoch_of(name, members, epoch), addresses), rank, timeout_s, stop)),
+                         std::stop_token stop, std::int64_t window_bytes)
+    : communicator_(epoch_of(name, members, epoch, addresses),
+                    connect(fabric, epoch_of(name, members, epoch, addresses), rank, timeout_s, stop, window_bytes)),
       options_(as_long_as_it_takes(stop)) {}
+
+void WorkerGroup::tell(ActivityLog& log, std::vector<int> places) {
+  log_ = &log;
+  places_ = std::move(places);
+}
+
+template <class Operation>
+void WorkerGroup::meet(const Operation& operation) {
+  wait(Doing::meeting, rank() == 0 ? size() - 1 : 0, operation);  // one of the others
+}
+
+template <class Operation>
+void WorkerGroup::wait(Doing doing, int peer, const Operation& operation) {
+  if (log_ != nullptr) log_->set(doing, places_.at(static_cast<std::size_t>(peer)));
+  check(operation());
+  if (log_ != nullptr) log_->set(Doing::computing);
+}
 
 void WorkerGroup::check(const OperationOutcome& outcome) {
   waited_s_ += outcome.waited_s;
@@ -83,14 +90,6 @@ void WorkerGroup::check(const OperationOutcome& outcome) {
   throw GroupBroken(text, {}, names(epoch, outcome.suspects));
 }
 
-// Nothing would ever come from a worker without a link.
-void WorkerGroup::check_linked(int peer) const {
-  const Epoch& epoch = communicator_.epoch();
-  if (communicator_.traffic(peer).kind.empty())
-    throw Error(ErrorCode::peer,
-                fmt::format("{}: no link to {}", epoch.group, epoch.members.at(static_cast<std::size_t>(peer)).id));
-}
-
 void WorkerGroup::add_up_along(const CollectiveGroup& group) {
   constexpr std::int64_t bytes = std::int64_t{1} << 20;  // the program is for vectors of any size
   communicator_.use_plans({grouped_program({.ranks = size(), .bytes = bytes}, group, {})});
@@ -100,11 +99,11 @@ void WorkerGroup::add_up_along(const CollectiveGroup& group) {
 void WorkerGroup::all_reduce(std::span<std::byte> data, CollectiveElement element) {
   // Of two terms there is one order and one rounding; small vectors are added in rank order by the library itself.
   if (in_rounds_ || size() <= 2 || static_cast<std::int64_t>(data.size()) <= one_round_bytes)
-    return check(communicator_.all_reduce(data, element, options_));
+    return meet([&] { return communicator_.all_reduce(data, element, options_); });
   const std::int64_t elements = static_cast<std::int64_t>(data.size()) / element_bytes(element);
   const auto bounds = in_bytes(crossing_bounds(elements, size()), data.size());
   reduce_scatter(data, bounds, element);
-  check(communicator_.all_gather(data, bounds, options_));
+  all_gather(data, bounds);
 }
 
 void WorkerGroup::reduce_scatter(std::span<std::byte> data, std::span<const std::int64_t> bounds,
@@ -114,24 +113,22 @@ void WorkerGroup::reduce_scatter(std::span<std::byte> data, std::span<const std:
   for (std::size_t r = 0; r + 1 < bounds.size(); ++r) part_bytes.push_back(bounds[r + 1] - bounds[r]);
   const std::vector<std::int64_t> mine_bytes(part_bytes.size(), static_cast<std::int64_t>(mine.size()));
   terms_.resize(mine.size() * part_bytes.size());
-  check(communicator_.all_to_all(data, part_bytes, terms_, mine_bytes, options_));
+  meet([&] { return communicator_.all_to_all(data, part_bytes, terms_, mine_bytes, options_); });
   std::vector<const std::byte*> terms;
   for (std::size_t r = 0; r < part_bytes.size(); ++r) terms.push_back(terms_.data() + r * mine.size());
   reduce_terms(element, CollectiveReduction::sum, mine, terms);
 }
 
 void WorkerGroup::all_gather(std::span<std::byte> data, std::span<const std::int64_t> bounds) {
-  check(communicator_.all_gather(data, bounds, options_));
+  meet([&] { return communicator_.all_gather(data, bounds, options_); });
 }
 
 void WorkerGroup::send(std::span<const std::byte> data, int peer) {
-  check_linked(peer);
-  check(communicator_.send(data, peer, options_));
+  wait(Doing::sending, peer, [&] { return communicator_.send(data, peer, options_); });
 }
 
 void WorkerGroup::receive(std::span<std::byte> data, int peer) {
-  check_linked(peer);
-  check(communicator_.recv(data, peer, options_));
+  wait(Doing::receiving, peer, [&] { return communicator_.recv(data, peer, options_); });
 }
 
 std::vector<std::int64_t> crossing_bounds(std::int64_t rows, int receivers) {

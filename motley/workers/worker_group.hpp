@@ -13,8 +13,8 @@
 #include "motley/base/error.hpp"
 #include "motley/comm/collective/communicator.hpp"
 #include "motley/comm/transport/fabric.hpp"
-#include "motley/comm/transport/inherited_links.hpp"
 #include "motley/plan/collective_programs.hpp"
+#include "motley/workers/activity_log.hpp"
 #include "motley/workers/messages.hpp"
 
 namespace motley {
@@ -29,14 +29,13 @@ class GroupBroken : public Error {
 
 class WorkerGroup {
  public:
-  // `members` are names, by rank; the group's own name tells it from others in messages. Takes ownership of the
-  // descriptors. Throws a peer error where they are no links. `stop` ends whatever runs or waits in the group.
+  // `members` are names, by rank; the group's own name tells it from others in messages. Over a fabric, which outlives
+  // the group; every member must do the same within `timeout_s`. `addresses` are those of the members' fabrics;
+  // `window_bytes` as Fabric::connect() says; `stop` ends whatever runs or waits in the group. Throws GroupBroken,
+  // which names the members that cannot be reached.
   WorkerGroup(std::string name, const std::vector<std::string>& members, int rank, std::uint64_t epoch,
-              const InheritedLinks& links, std::stop_token stop = {});
-  // Over a fabric, which outlives the group; every member must do the same within `timeout_s`. `addresses` are those of
-  // the members' fabrics. Throws GroupBroken, which names the members that cannot be reached.
-  WorkerGroup(std::string name, const std::vector<std::string>& members, int rank, std::uint64_t epoch,
-              const std::vector<WorkerAddress>& addresses, Fabric& fabric, double timeout_s, std::stop_token stop = {});
+              const std::vector<WorkerAddress>& addresses, Fabric& fabric, double timeout_s, std::stop_token stop = {},
+              std::int64_t window_bytes = 0);
 
   int rank() const { return communicator_.rank(); }
   int size() const { return communicator_.size(); }
@@ -44,6 +43,9 @@ class WorkerGroup {
   // Sums of vectors that travel in parts follow the group's rounds from now on, at all ranks: their terms are added in
   // the order of the rounds, and all ranks still end with the same bits.
   void add_up_along(const CollectiveGroup& group);
+
+  // Operations are noted there as waits for the members, which have these places. The log outlives the group.
+  void tell(ActivityLog& log, std::vector<int> places);
 
   // All ranks must call the same operations in the same order. Each throws GroupBroken, which names who is lost, or
   // who does something else.
@@ -64,11 +66,16 @@ class WorkerGroup {
   double waited_s() const { return waited_s_; }
 
  private:
+  template <class Operation>
+  void wait(Doing doing, int peer, const Operation& operation);
+  template <class Operation>
+  void meet(const Operation& operation);
   void check(const OperationOutcome& outcome);
-  void check_linked(int peer) const;
 
   Communicator communicator_;
   const OperationOptions options_;
+  ActivityLog* log_ = nullptr;
+  std::vector<int> places_;
   bool in_rounds_ = false;  // of add_up_along()
   std::vector<std::byte> terms_;
   double waited_s_ = 0;

@@ -8,39 +8,23 @@
 
 #include "motley/base/clock.hpp"
 #include "motley/base/units.hpp"
-#include "motley/workers/worker_links.hpp"
+#include "motley/workers/launch.hpp"
 
 namespace motley {
-namespace {
-
-constexpr double worker_grace_s = 1;  // to leave by itself once its connection has ended
-constexpr double settle_s = 0.25;     // in which the cause of a failure is told from its consequences
-
-ErrorCode code_from(std::int32_t number) {
-  for (const ErrorCode code : {ErrorCode::negative, ErrorCode::input, ErrorCode::environment, ErrorCode::limit,
-                               ErrorCode::peer, ErrorCode::interrupted})
-    if (static_cast<std::int32_t>(code) == number) return code;
-  return ErrorCode::internal;
-}
-
-}  // namespace
-
 WorkerSet::WorkerSet(std::shared_ptr<const ServePlan> plan, std::uint64_t epoch, Workers workers,
                      WorkerSetOptions options)
     : plan_(std::move(plan)),
       epoch_(epoch),
       options_(std::move(options)),
-      workers_(std::move(workers)),
-      progress_(workers_.size()),
-      is_ready_(workers_.size()),
-      reported_(workers_.size()),
-      last_answer_(workers_.size()),
-      heard_(workers_.size()),
-      seen_(workers_.size()),
-      suspects_(workers_.size()),
-      kv_tokens_(workers_.size()) {
-  for (std::size_t i = 0; i < workers_.size(); ++i) {
-    const Worker& worker = workers_[i];
+      watch_(std::move(workers),
+             {.silence_s = options_.silence_s,
+              .progress = [this](const auto& phase, double part) { report_progress(phase, part); }}),
+      is_ready_(watch_.size()),
+      last_answer_(watch_.size()),
+      suspects_(watch_.size()),
+      kv_tokens_(watch_.size()) {
+  for (std::size_t i = 0; i < watch_.size(); ++i) {
+    const Worker& worker = watch_[i];
     first_worker_.emplace(worker.stage, i);
     status_.push_back({.device = worker.device,
                        .stage = worker.stage,
@@ -51,10 +35,8 @@ WorkerSet::WorkerSet(std::shared_ptr<const ServePlan> plan, std::uint64_t epoch,
   }
 }
 
-WorkerSet::~WorkerSet() { end(); }
-
 void WorkerSet::end() {
-  end_workers(workers_, worker_grace_s);
+  watch_.end();
   const std::lock_guard lock(mutex_);
   for (WorkerStatus& status : status_) status.alive = false;
 }
@@ -62,7 +44,7 @@ void WorkerSet::end() {
 Workers WorkerSet::take_workers() {
   const std::lock_guard lock(mutex_);
   for (WorkerStatus& status : status_) status.alive = false;
-  return std::exchange(workers_, {});
+  return watch_.take_workers();
 }
 
 void WorkerSet::report(const std::string& phase, const std::string& detail) const {
@@ -86,41 +68,24 @@ std::map<std::string, std::uint64_t> WorkerSet::cache_epochs() const {
 void WorkerSet::wait(int wake, double most_s) {
   double patience_s = most_s;
   for (const auto& [id, step] : unanswered_) patience_s = std::min(patience_s, step.limit_s - seconds_since(step.sent));
-  for (const auto& heard : heard_)
-    if (heard) patience_s = std::min(patience_s, options_.silence_s - seconds_since(*heard));
-  stirred_ = wait_for_workers(workers_, wake, patience_s);
+  watch_.wait(wake, patience_s);
 }
 
 std::optional<WorkerLoss> WorkerSet::receive(const OnResult& on_result) {
-  bool trouble = false;
-  for (const std::size_t i : stirred_) trouble = !take_messages(i, on_result) || trouble;
-  stirred_.clear();
-  if (!trouble) {
-    if (auto loss = silent()) return loss;
+  const auto lost = watch_.receive([&](std::size_t i, const Message& message) {
+    std::visit([&](const auto& m) { take(i, m, on_result); }, message);
+  });
+  if (!lost) {
+    if (auto loss = watch_.silent()) return loss;
     if (auto loss = stalled()) return loss;
     return overdue();
   }
-  WorkerLoss loss = find_cause(on_result);
   const std::lock_guard lock(mutex_);
-  for (std::size_t i = 0; i < workers_.size(); ++i) status_[i].alive = !workers_[i].link->exit();
-  return loss;
+  for (std::size_t i = 0; i < status_.size(); ++i) status_[i].alive = !watch_[i].link->exit();
+  return describe(*lost);
 }
 
 // ---- messages ----
-
-// False: this worker is lost.
-bool WorkerSet::take_messages(std::size_t i, const OnResult& on_result) {
-  WorkerLink& link = *workers_[i].link;
-  try {
-    for (const Message& message : link.receive()) {
-      if (heard_[i]) heard_[i] = Clock::now();
-      std::visit([&](const auto& m) { take(i, m, on_result); }, message);
-    }
-  } catch (const Error& error) {
-    reported_[i] = error;
-  }
-  return !reported_[i] && !link.ended() && !link.exit();
-}
 
 // Messages that only the driver sends.
 template <class M>
@@ -128,21 +93,12 @@ void WorkerSet::take(std::size_t, const M&, const OnResult&) {
   throw Error(ErrorCode::peer, "a message that workers do not send");
 }
 
-void WorkerSet::take(std::size_t i, const Failure& failure, const OnResult&) {
-  reported_[i] = Error(code_from(failure.code), failure.message, failure.hint);
-}
-
 void WorkerSet::take(std::size_t i, const Interrupted& interrupted, const OnResult&) {
   if (interrupted.epoch != epoch_) return;
   const bool short_of_memory = interrupted.kv_tokens > 0;
-  reported_[i] = Error(short_of_memory ? ErrorCode::environment : ErrorCode::peer, interrupted.message);
+  watch_.blame(i, Error(short_of_memory ? ErrorCode::environment : ErrorCode::peer, interrupted.message));
   kv_tokens_[i] = interrupted.kv_tokens;
   suspects_[i] = interrupted.suspects;
-}
-
-void WorkerSet::take(std::size_t i, const Alive& alive, const OnResult&) {
-  heard_[i] = Clock::now();
-  seen_[i] = {alive.activity, *heard_[i]};
 }
 
 void WorkerSet::take(std::size_t i, const Preloaded&, const OnResult&) { preloading_.erase(i); }
@@ -153,16 +109,12 @@ void WorkerSet::take(std::size_t i, const StandbyHeld& held, const OnResult&) {
   status_[i].standby_bytes = held.bytes;
 }
 
-void WorkerSet::take(std::size_t i, const Progress& progress, const OnResult&) {
-  progress_[i] = progress;
-  double sum = 0;
-  for (const Progress& p : progress_) sum += p.phase == progress.phase ? p.fraction : 0;
-  const double fraction = sum / static_cast<double>(progress_.size());
+void WorkerSet::report_progress(const std::string& phase, double fraction) {
   constexpr double worth_a_line = 0.1;
-  if (progress.phase == reported_phase_ && fraction < reported_fraction_ + worth_a_line) return;
-  reported_phase_ = progress.phase;
+  if (phase == reported_phase_ && fraction < reported_fraction_ + worth_a_line) return;
+  reported_phase_ = phase;
   reported_fraction_ = fraction;
-  report(progress.phase, fmt::format("{:.0f} %", 100 * fraction));
+  report(phase, fmt::format("{:.0f} %", 100 * fraction));
 }
 
 void WorkerSet::take(std::size_t i, const Ready& ready_now, const OnResult&) {
@@ -207,7 +159,7 @@ void WorkerSet::take(std::size_t i, const StepResult& result, const OnResult& on
 
 void WorkerSet::note(std::size_t worker, const StepResult& result, UnansweredStep& step) const {
   const std::vector<Hop>& path = plan_->routes[step.route].path;
-  step.took.device_s[workers_[worker].device] = result.compute_s;
+  step.took.device_s[watch_[worker].device] = result.compute_s;
   for (std::size_t hop = 0; hop < step.took.stage_s.size(); ++hop)
     if (first_worker_.at(path[hop].stage) == worker) step.took.stage_s[hop] = result.compute_s + result.stage_wait_s;
 }
@@ -225,7 +177,7 @@ void WorkerSet::send(const Step& step) {
   for (const Hop& hop : path) {
     const std::size_t first = first_worker_.at(hop.stage);
     for (std::size_t rank = 0; rank < plan_->stage(hop.stage).devices.size(); ++rank)
-      workers_[first + rank].link->send(message);
+      watch_[first + rank].link->send(message);
   }
   std::int64_t tokens = 0;
   for (const StepSequence& sequence : step.sequences) tokens += sequence.count;
@@ -241,27 +193,25 @@ void WorkerSet::send(const Step& step) {
 }
 
 void WorkerSet::preload(const ServePlan& next) {
-  Preload asked{.plan_json = to_json(write(next)), .model_folder = {}, .device = {}, .backend = {}};
   const std::vector<std::string> devices = worker_devices(next);
-  for (std::size_t i = 0; i < workers_.size(); ++i) {
-    if (std::ranges::count(devices, workers_[i].device) == 0) continue;
-    asked.device = workers_[i].device;
-    workers_[i].link->send(encode(asked));
+  for (std::size_t i = 0; i < watch_.size(); ++i) {
+    if (std::ranges::count(devices, watch_[i].device) == 0) continue;
+    ask_to_preload(watch_[i], next);
     preloading_.insert(i);
   }
 }
 
 void WorkerSet::load_standby() {
-  for (const Worker& worker : workers_)
+  for (const Worker& worker : watch_.workers())
     if (!plan_->stage(worker.stage).standby_weights.empty()) worker.link->send(encode(LoadStandby{epoch_}));
 }
 
 std::vector<StepAtWork> WorkerSet::at_work() const {
   std::vector<StepAtWork> steps;
-  for (std::size_t i = 0; i < seen_.size(); ++i) {
-    const auto& [activity, told] = seen_[i];
+  for (std::size_t i = 0; i < watch_.size(); ++i) {
+    const Activity& activity = watch_.seen(i).activity;
     if (activity.epoch != epoch_ || activity.doing != Doing::computing || last_answer_[i] >= activity.step) continue;
-    steps.push_back({workers_[i].device, activity.step, activity.for_s});
+    steps.push_back({watch_[i].device, activity.step, activity.for_s});
   }
   return steps;
 }
@@ -280,56 +230,45 @@ std::optional<WorkerLoss> WorkerSet::overdue() const {
   return std::nullopt;
 }
 
-std::optional<WorkerLoss> WorkerSet::silent() const {
-  for (std::size_t i = 0; i < workers_.size(); ++i)
-    if (heard_[i] && seconds_since(*heard_[i]) > options_.silence_s)
-      return WorkerLoss{Error(ErrorCode::peer, fmt::format("{} has been silent for {:.1f} s", workers_[i].name(),
-                                                           seconds_since(*heard_[i]))),
-                        {workers_[i].device}};
-  return std::nullopt;
-}
-
 // A worker waits for rows that another has sent long ago, or that it cannot get rid of.
 std::optional<WorkerLoss> WorkerSet::stalled() const {
-  for (std::size_t to = 0; to < workers_.size(); ++to) {
+  for (std::size_t to = 0; to < watch_.size(); ++to) {
     if (!has_stalled(to)) continue;
-    const Activity& waits = seen_[to].activity;
+    const Activity& waits = watch_.seen(to).activity;
     const auto from = static_cast<std::size_t>(waits.peer);
     return lost_link(from, to,
-                     fmt::format("step {} has not come through for {:.1f} s", waits.step,
-                                 waits.for_s + seconds_since(seen_[to].told)));
+                     fmt::format("step {} has not come through for {:.1f} s", waits.step, watch_.seen(to).for_s()));
   }
   return std::nullopt;
 }
 
 bool WorkerSet::has_stalled(std::size_t receiver) const {
-  const Activity& waits = seen_[receiver].activity;
+  const Activity& waits = watch_.seen(receiver).activity;
   if (waits.epoch != epoch_ || waits.doing != Doing::receiving) return false;
   const auto step = unanswered_.find(waits.step);
   if (step == unanswered_.end() || step->second.answers.contains(receiver)) return false;
-  if (waits.peer < 0 || waits.peer >= std::ssize(workers_)) return false;
+  if (waits.peer < 0 || waits.peer >= static_cast<std::int32_t>(watch_.size())) return false;
   const auto from = static_cast<std::size_t>(waits.peer);
   // What may be on its way: all rows of the step, and of those that were sent before it.
-  const PathSpeed path = plan_->cluster.link(plan_->cluster.find_device(workers_[from].device),
-                                             plan_->cluster.find_device(workers_[receiver].device));
+  const PathSpeed path = plan_->cluster.link(plan_->cluster.find_device(watch_[from].device),
+                                             plan_->cluster.find_device(watch_[receiver].device));
   constexpr double row_element_bytes = 4, patience = 4;
   const double rows_bytes = static_cast<double>(unanswered_tokens_ * plan_->model.arch.hidden) * row_element_bytes;
   const double limit_s = options_.stall_s + patience * path.seconds(rows_bytes);
-  const auto lasts = [&](const Seen& seen) { return seen.activity.for_s + seconds_since(seen.told) > limit_s; };
-  if (!lasts(seen_[receiver])) return false;
+  if (watch_.seen(receiver).for_s() <= limit_s) return false;
   const auto sent = step->second.answers.find(from);
   if (sent != step->second.answers.end()) return seconds_since(sent->second) > limit_s;
-  const Activity& sends = seen_[from].activity;
+  const Activity& sends = watch_.seen(from).activity;
   return sends.epoch == epoch_ && sends.step == waits.step && sends.doing == Doing::sending &&
-         sends.peer == static_cast<std::int32_t>(receiver) && lasts(seen_[from]);
+         sends.peer == static_cast<std::int32_t>(receiver) && watch_.seen(from).for_s() > limit_s;
 }
 
 // Both ends live. The one with fewer layers is given up: less moves.
 WorkerLoss WorkerSet::lost_link(std::size_t from, std::size_t to, const std::string& how) const {
-  const auto layers = [&](std::size_t i) { return plan_->stage(workers_[i].stage).layers.size(); };
-  return {.cause = Error(ErrorCode::peer, fmt::format("the link from {} to {} is lost: {}", workers_[from].device,
-                                                      workers_[to].device, how)),
-          .devices = {workers_[layers(from) < layers(to) ? from : to].device},
+  const auto layers = [&](std::size_t i) { return plan_->stage(watch_[i].stage).layers.size(); };
+  return {.cause = Error(ErrorCode::peer, fmt::format("the link from {} to {} is lost: {}", watch_[from].device,
+                                                      watch_[to].device, how)),
+          .devices = {watch_[layers(from) < layers(to) ? from : to].device},
           .at_once = true};
 }
 
@@ -341,8 +280,8 @@ WorkerLoss WorkerSet::hang(std::uint64_t id, const UnansweredStep& step, double 
     const std::size_t first = first_worker_.at(hop.stage);
     for (std::size_t i = first; i < first + plan_->stage(hop.stage).devices.size(); ++i) {
       if (last_answer_[i] >= id) continue;
-      silent += (silent.empty() ? "" : ", ") + workers_[i].name();
-      devices.push_back(workers_[i].device);
+      silent += (silent.empty() ? "" : ", ") + watch_[i].name();
+      devices.push_back(watch_[i].device);
     }
     if (!silent.empty()) break;
   }
@@ -352,64 +291,24 @@ WorkerLoss WorkerSet::hang(std::uint64_t id, const UnansweredStep& step, double 
 
 // ---- failure ----
 
-// When one worker dies, its neighbours soon report that their connections broke. Looks for the one that did not fail
-// because of another: killed, or with an error of its own.
-WorkerLoss WorkerSet::find_cause(const OnResult& on_result) {
-  const auto first_seen = Clock::now();
-  for (;;) {
-    std::optional<WorkerLoss> consequence, link;
-    const bool settled = seconds_since(first_seen) > settle_s;
-    for (std::size_t i = 0; i < workers_.size(); ++i) {
-      if (take_messages(i, on_result)) continue;
-      const auto exit = workers_[i].link->exit();
-      const bool killed = exit && exit->how == WorkerExit::How::signal;
-      const bool left_silently = exit && !reported_[i] && exit->number != static_cast<int>(ErrorCode::peer);
-      const bool own_error = reported_[i] && reported_[i]->code() != ErrorCode::peer;
-      WorkerLoss named = describe_loss(i);
-      if (killed || left_silently || own_error) return named;
-      if (!consequence) consequence = std::move(named);
-      if (!link) link = link_of_interruption(i);
-    }
-    if (settled) return link ? *link : *consequence;
-    std::this_thread::sleep_for(std::chrono::milliseconds(10));
-  }
-}
-
 // Where a worker cannot reach another that lives, and nobody has died, it is what lies between them.
 std::optional<WorkerLoss> WorkerSet::link_of_interruption(std::size_t i) const {
   for (const std::int32_t place : suspects_[i]) {
     const auto from = static_cast<std::size_t>(place);
-    if (place < 0 || from >= workers_.size() || from == i || workers_[from].link->ended()) continue;
-    return lost_link(from, i, reported_[i] ? reported_[i]->what() : "");
+    if (place < 0 || from >= watch_.size() || from == i || watch_[from].link->ended()) continue;
+    return lost_link(from, i, watch_.said(i) ? watch_.said(i)->what() : "");
   }
   return std::nullopt;
 }
 
-WorkerLoss WorkerSet::describe_loss(std::size_t i) {
-  const auto exit = workers_[i].link->exit();
-  const std::string name = workers_[i].name();
-  const auto named = [&](Error cause) {
-    return WorkerLoss{.cause = std::move(cause), .devices = {workers_[i].device}, .kv_tokens = kv_tokens_[i]};
-  };
+WorkerLoss WorkerSet::describe(const WorkerWatch::Lost& lost) const {
+  for (std::size_t i = 0; !lost.by_itself && i < suspects_.size(); ++i)
+    if (auto link = link_of_interruption(i)) return *link;
+  WorkerLoss loss = watch_.describe(lost.worker);
+  loss.kv_tokens = kv_tokens_[lost.worker];
+  const auto exit = watch_[lost.worker].link->exit();
   if (exit && exit->how == WorkerExit::How::signal)
-    return named(Error(ErrorCode::peer, fmt::format("{} {}", name, exit->text()),
-                       "if it was not killed on purpose, the machine may have run out of memory (see `dmesg`); start "
-                       "again to load all workers"));
-  if (exit && exit->how == WorkerExit::How::machine) return gone_with(i);
-  if (reported_[i])
-    return named(Error(reported_[i]->code(), fmt::format("{}: {}", name, reported_[i]->what()), reported_[i]->hint()));
-  WorkerLoss loss = named(Error(ErrorCode::peer, fmt::format("{} {}", name, exit.value_or(WorkerExit{}).text())));
-  loss.gone = exit && exit->how == WorkerExit::How::machine;
-  return loss;
-}
-
-// All workers whose machines are gone, not the i-th alone.
-WorkerLoss WorkerSet::gone_with(std::size_t i) {
-  WorkerLoss loss{
-      Error(ErrorCode::peer, fmt::format("{} {}", workers_[i].name(), workers_[i].link->exit()->text())), {}, true};
-  for (const Worker& worker : workers_)
-    if (const auto exit = worker.link->exit(); exit && exit->how == WorkerExit::How::machine)
-      loss.devices.push_back(worker.device);
+    loss.cause = Error(loss.cause.code(), loss.cause.what(), loss.cause.hint() + "; start again to load all workers");
   return loss;
 }
 

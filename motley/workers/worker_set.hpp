@@ -1,5 +1,5 @@
-// The workers of one plan, from their start to their end: what they report, which steps they have not answered, and
-// why one of them was lost. Knows no requests: what a step carries, and what follows from a loss, is decided above.
+// The workers of one serving plan, from their start to their end: what they report, which steps they have not answered,
+// and why one of them was lost. Knows no requests: what a step carries, and what follows from a loss, is decided above.
 #pragma once
 
 #include <algorithm>
@@ -16,7 +16,7 @@
 #include "motley/base/clock.hpp"
 #include "motley/base/error.hpp"
 #include "motley/plan/serve.hpp"
-#include "motley/workers/worker_link.hpp"
+#include "motley/workers/worker_watch.hpp"
 
 namespace motley {
 
@@ -30,34 +30,6 @@ struct WorkerStatus {
   double busy_s = 0;               // computing, since the start
   double waited_s = 0;
   std::uint64_t steps = 0;
-};
-
-// Why the workers of a plan cannot go on, and the devices whose workers were lost; none where the cause lies elsewhere.
-struct WorkerLoss {
-  Error cause;
-  std::vector<std::string> devices = {};
-  bool gone = false;     // with them: no worker can be started there for now
-  bool at_once = false;  // to start them again would not help: they count as lost now
-  // Not lost, but short of memory: the stage of the one that is named may have keys and values of so many tokens.
-  std::int64_t kv_tokens = 0;
-};
-
-// The workers of a plan could not be started, and none of them is left.
-class WorkersNotStarted : public Error {
- public:
-  explicit WorkersNotStarted(WorkerLoss why)
-      : Error(why.cause.code(), why.cause.what(), why.cause.hint()), loss(std::move(why)) {}
-  WorkerLoss loss;
-};
-
-// Workers for another plan that start and load while this one is served. Of one thread.
-class WorkerPreparation {
- public:
-  virtual ~WorkerPreparation() = default;  // ends those that were not taken
-  // Looks how far it is. Throws a peer error where it cannot be done.
-  virtual bool done() = 0;
-  // Those that are there, done or not.
-  virtual Workers take() = 0;
 };
 
 // What a step took. A stage's time is that of its rank 0, waits for the other ranks included.
@@ -87,11 +59,8 @@ struct WorkerSetOptions {
 // Of one thread, which is the one that started the workers; status() from any.
 class WorkerSet {
  public:
-  // In the order of worker_devices(), launched; what they still say of an earlier epoch is ignored.
+  // In the order of worker_devices(), launched; what they still say of an earlier epoch is ignored. They end with it.
   WorkerSet(std::shared_ptr<const ServePlan> plan, std::uint64_t epoch, Workers workers, WorkerSetOptions options);
-  ~WorkerSet();  // ends the workers; none is left behind
-  WorkerSet(const WorkerSet&) = delete;
-  WorkerSet& operator=(const WorkerSet&) = delete;
 
   // Every worker has loaded its part.
   bool ready() const { return std::ranges::count(is_ready_, false) == 0; }
@@ -117,7 +86,7 @@ class WorkerSet {
   // workers, for which this may wait a moment.
   std::optional<WorkerLoss> receive(const std::function<void(const StepResult&, const StepSeconds&)>& on_result);
 
-  // Ends the workers, as the destructor does.
+  // Ends the workers; none is left behind.
   void end();
   // They are to be launched for another epoch, and are not ended.
   Workers take_workers();
@@ -139,49 +108,34 @@ class WorkerSet {
   };
   using OnResult = std::function<void(const StepResult&, const StepSeconds&)>;
 
-  bool take_messages(std::size_t i, const OnResult& on_result);
   template <class M>
   void take(std::size_t i, const M& message, const OnResult& on_result);
-  void take(std::size_t i, const Failure& failure, const OnResult& on_result);
   void take(std::size_t i, const Interrupted& interrupted, const OnResult& on_result);
-  void take(std::size_t i, const Alive& alive, const OnResult& on_result);
   void take(std::size_t i, const Preloaded& preloaded, const OnResult& on_result);
   void take(std::size_t i, const StandbyHeld& held, const OnResult& on_result);
-  void take(std::size_t i, const Progress& progress, const OnResult& on_result);
   void take(std::size_t i, const Ready& ready, const OnResult& on_result);
   void take(std::size_t i, const StepResult& result, const OnResult& on_result);
   void note(std::size_t worker, const StepResult& result, UnansweredStep& step) const;
   double step_limit_s() const;
   std::optional<WorkerLoss> overdue() const;
-  std::optional<WorkerLoss> silent() const;
   std::optional<WorkerLoss> stalled() const;
   bool has_stalled(std::size_t receiver) const;
   WorkerLoss lost_link(std::size_t from, std::size_t to, const std::string& how) const;
   std::optional<WorkerLoss> link_of_interruption(std::size_t i) const;
   WorkerLoss hang(std::uint64_t id, const UnansweredStep& step, double elapsed_s) const;
-  WorkerLoss find_cause(const OnResult& on_result);
-  WorkerLoss describe_loss(std::size_t i);
-  WorkerLoss gone_with(std::size_t i);
+  WorkerLoss describe(const WorkerWatch::Lost& lost) const;
+  void report_progress(const std::string& phase, double fraction);
   void report(const std::string& phase, const std::string& detail) const;
 
   const std::shared_ptr<const ServePlan> plan_;
   const std::uint64_t epoch_;
   const WorkerSetOptions options_;
-  Workers workers_;
+  WorkerWatch watch_;
   std::map<std::string, std::size_t> first_worker_;  // of each stage
-  std::vector<Progress> progress_;
   std::string reported_phase_;
   double reported_fraction_ = 0;
   std::vector<bool> is_ready_;
-  std::vector<std::optional<Error>> reported_;  // what a worker said of its own end
-  std::vector<std::size_t> stirred_;            // workers that may have something to say
-  std::vector<std::uint64_t> last_answer_;      // step, per worker
-  std::vector<std::optional<Instant>> heard_;   // when last, of those that say that they are alive
-  struct Seen {
-    Activity activity;
-    Instant told;
-  };
-  std::vector<Seen> seen_;  // what each was at when it last said so
+  std::vector<std::uint64_t> last_answer_;  // step, per worker
   std::set<std::size_t> preloading_;
   std::vector<std::vector<std::int32_t>> suspects_;  // of workers that were interrupted
   std::vector<std::int64_t> kv_tokens_;              // alike, where memory is short

@@ -4,53 +4,13 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include "motley/comm/net/wakeup.hpp"
+#include "motley/workers/scripted_link_test.hpp"
 #include "motley/workers/toy_plan_test.hpp"
 
 namespace motley {
 namespace {
 
 using testing::HasSubstr;
-
-// The worker's end of a scripted link.
-struct Script {
-  std::vector<Message> to_driver;
-  std::vector<Step> steps;  // that were sent to the worker
-  bool malformed = false, ended = false, closed = false, stays = false;
-  std::optional<WorkerExit> exit;
-};
-
-class ScriptedLink final : public WorkerLink {
- public:
-  explicit ScriptedLink(Script& script) : script_(script) { always_.notify(); }
-
-  void send(std::string_view message) override {
-    Message decoded = decode(message);
-    if (auto* step = std::get_if<Step>(&decoded)) script_.steps.push_back(std::move(*step));
-  }
-  void flush() override {}
-  std::vector<Message> receive() override {
-    if (script_.malformed) throw Error(ErrorCode::peer, "malformed message");
-    return std::exchange(script_.to_driver, {});
-  }
-  bool ended() const override { return script_.ended; }
-  std::optional<WorkerExit> exit() override { return script_.exit; }
-  std::vector<pollfd> events() const override { return {{always_.descriptor(), POLLIN, 0}}; }
-  bool pending() const override { return false; }
-  void close() override {
-    script_.closed = true;
-    if (!script_.stays && !script_.exit) script_.exit = WorkerExit{WorkerExit::How::code, 0};
-  }
-  void kill() override { script_.exit = WorkerExit{WorkerExit::How::signal, 9}; }
-  int process() const override { return 0; }
-
- private:
-  Script& script_;
-  Wakeup always_;
-};
-
-constexpr auto exited = [](int code) { return WorkerExit{WorkerExit::How::code, code}; };
-constexpr auto killed = WorkerExit{WorkerExit::How::signal, 9};
 
 class WorkerSetTest : public testing::Test {
  protected:

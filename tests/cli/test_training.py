@@ -3,6 +3,7 @@
 import functools
 import json
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -158,17 +159,23 @@ def worker_of(driver):
     raise AssertionError("no worker")
 
 
-def test_a_worker_that_dies_ends_the_run_with_its_name(tokens, tmp_path):
+@pytest.mark.parametrize(("how", "saves"), [(signal.SIGKILL, ["--save-every", 2]), (signal.SIGSTOP, [])])
+def test_a_worker_that_is_lost_ends_the_run_with_its_name(how, saves, tokens, tmp_path):
     plan = make_plan(tmp_path, *PLANNERS["flashflex"])
     run = tmp_path / "run"
-    driver = subprocess.Popen([MOTLEY, *map(str, start(plan, tokens, run, 100000, "--save-every", 2))], stderr=subprocess.PIPE, text=True)
+    driver = subprocess.Popen([MOTLEY, *map(str, start(plan, tokens, run, 100000, *saves))], stderr=subprocess.PIPE, text=True)
     deadline = time.monotonic() + 120
-    while not (run / "step-2").exists() and time.monotonic() < deadline:
+    while not (run / "step-2" if saves else run / "metrics.jsonl").exists() and time.monotonic() < deadline:
         time.sleep(0.01)
-    os.kill(worker_of(driver.pid), signal.SIGKILL)
+    os.kill(worker_of(driver.pid), how)
     _, errors = driver.communicate(timeout=60)
     assert driver.returncode == 5
-    assert "was killed by signal 9" in errors and "motley train --resume" in errors
+    assert re.search(r"the worker of [ab]/\d \(rank \d of stage r\d/s\d\) " + {signal.SIGKILL: "was killed by signal 9", signal.SIGSTOP: "has been silent"}[how], errors), errors
+    if saves:
+        newest = (run / "latest").read_text().strip().removeprefix("step-")
+        assert f"goes on from the checkpoint of step {newest} with `motley train --resume {run}`" in errors, errors
+    else:
+        assert f"the run has no checkpoint: `motley train --resume {run}` begins it again" in errors, errors
 
 
 def test_ctrl_c_saves_and_ends(tokens, tmp_path):

@@ -15,7 +15,7 @@ constexpr std::uint64_t first_epoch = 1;
 }  // namespace
 
 TrainConnections::TrainConnections(const TrainPlan& plan, int worker, const std::vector<WorkerAddress>& addresses,
-                                   Fabric& fabric, const std::stop_token& stop) {
+                                   Fabric& fabric, ActivityLog& activity, const std::stop_token& stop) {
   const std::vector<std::string> devices = train_devices(plan);
   if (addresses.size() != devices.size())
     throw Error(ErrorCode::peer, fmt::format("{} addresses for {} workers", addresses.size(), devices.size()));
@@ -32,6 +32,7 @@ TrainConnections::TrainConnections(const TrainPlan& plan, int worker, const std:
   for (const TrainGroup& group : train_groups(plan)) {
     if (std::ranges::find(group.workers, worker) == group.workers.end()) continue;
     WorkerGroup& connected = *groups_.emplace(group, connect(group.name(), group.workers)).first->second;
+    if (group.kind != GroupKind::gradients) connected.tell(activity, group.workers);
     // Without rounds of its own a group adds up directly, in the order of its ranks.
     if (group.kind != GroupKind::gradients || plan.sync.algorithm == SyncAlgorithm::direct) continue;
     std::vector<int> holders;
@@ -39,9 +40,11 @@ TrainConnections::TrainConnections(const TrainPlan& plan, int worker, const std:
       holders.push_back(plan.cluster.find_device(devices[static_cast<std::size_t>(member)]));
     connected.add_up_along(sync_group(plan.cluster, plan.sync.algorithm, holders));
   }
-  for (const auto& [from, to] : crossing_pairs(plan))
-    if (from == worker || to == worker)
-      rows_.emplace(std::pair(from, to), connect(fmt::format("rows {}>{}", from, to), {from, to}));
+  for (const auto& [from, to] : crossing_pairs(plan)) {
+    if (from != worker && to != worker) continue;
+    auto& rows = rows_[{from, to}] = connect(fmt::format("rows {}>{}", from, to), {from, to});
+    if (to == worker) rows->tell(activity, {from, to});
+  }
 }
 
 WorkerGroup* TrainConnections::group(GroupKind kind, const std::vector<int>& workers) const {

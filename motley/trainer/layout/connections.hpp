@@ -14,9 +14,10 @@ namespace motley {
 
 class TrainConnections {
  public:
-  // All workers do the same at the same time. Throws GroupBroken, which names who cannot be reached.
+  // All workers do the same at the same time. Throws GroupBroken, which names who cannot be reached. `activity` gets
+  // the waits of the thread that computes.
   TrainConnections(const TrainPlan& plan, int worker, const std::vector<WorkerAddress>& addresses, Fabric& fabric,
-                   const std::stop_token& stop = {});
+                   ActivityLog& activity, const std::stop_token& stop = {});
 
   // Of these workers, this one among them; nullptr where it is alone.
   WorkerGroup* group(GroupKind kind, const std::vector<int>& workers) const;

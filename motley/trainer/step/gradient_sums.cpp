@@ -17,8 +17,8 @@ constexpr std::int64_t all_finished = -1;
 }  // namespace
 
 GradientSums::GradientSums(const TrainPlan& plan, int worker, const TrainTensors& tensors,
-                           const TrainConnections& connections)
-    : finished_(nothing_finished) {
+                           const TrainConnections& connections, ActivityLog& activity)
+    : activity_(activity), finished_(nothing_finished) {
   const std::string device = train_devices(plan).at(static_cast<std::size_t>(worker));
   for (const GradientBucket& bucket : gradient_buckets(plan)) {
     if (std::ranges::find(bucket.workers, worker) == bucket.workers.end()) continue;
@@ -64,7 +64,8 @@ void GradientSums::finish() {
   std::unique_lock lock(mutex_);
   finished_ = all_finished;
   changed_.notify_all();
-  changed_.wait(lock, [&] { return failure_ || done_ == buckets_.size(); });
+  for (; !failure_ && done_ < buckets_.size(); changed_.wait(lock)) activity_.set(Doing::meeting);
+  activity_.set(Doing::computing);
   if (failure_) std::rethrow_exception(failure_);
   done_ = 0;
   finished_ = nothing_finished;

@@ -18,7 +18,8 @@ namespace motley {
 class GradientSums {
  public:
   // All outlive it.
-  GradientSums(const TrainPlan& plan, int worker, const TrainTensors& tensors, const TrainConnections& connections);
+  GradientSums(const TrainPlan& plan, int worker, const TrainTensors& tensors, const TrainConnections& connections,
+               ActivityLog& activity);
   ~GradientSums();
 
   // The layer's gradients are this worker's whole: what they complete may be exchanged. Layers come from the last on.
@@ -41,6 +42,7 @@ class GradientSums {
   void run();
   static void exchange(const Bucket& bucket, at::Tensor& buffer);
 
+  ActivityLog& activity_;
   std::vector<Bucket> buckets_;
   std::mutex mutex_;
   std::condition_variable changed_;

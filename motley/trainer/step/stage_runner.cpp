@@ -76,11 +76,12 @@ void gather_parts(const TrainUnit& unit, WorkerGroup& data_group) {
 }
 
 StageRunner::StageRunner(const TrainPlan& plan, const std::string& device, TrainTensors& tensors,
-                         const TrainConnections& connections)
+                         const TrainConnections& connections, ActivityLog& activity)
     : arch_(plan.model.arch),
       training_(training_of(plan.workload)),
       type_(scalar_type(training_.precision)),
-      rows_(connections, place_of(plan, device).first_worker + place_of(plan, device).rank) {
+      rows_(connections, place_of(plan, device).first_worker + place_of(plan, device).rank),
+      activity_(activity) {
   const TrainPlace place = place_of(plan, device);
   if (arch_.position == PositionKind::rotary)
     frequencies_ = rotary_frequencies(arch_.rotary, arch_.head_dim, training_.sequence_length);
@@ -155,6 +156,7 @@ void StageRunner::forward(std::int64_t micro_batch) {
     if (s > 0 && !stays(strategies_[s - 1], range.ranks)) hidden = take_rows(strategies_[s - 1], range, micro_batch);
     if (r == 0) input_arrived_ = Clock::now();
     for (TrainUnit& unit : *range.units) {
+      activity_.set(Doing::computing);
       gather_weights(range, unit);
       if (unit.layer < 0) {
         hidden = embed(range, unit, micro_batch);
@@ -190,6 +192,7 @@ void StageRunner::backward(std::int64_t micro_batch, const Finished& finished) {
     std::size_t left = records.empty() ? 0 : records.mapped().size();
     for (std::size_t u = range.units->size(); u-- > 0;) {
       TrainUnit& unit = (*range.units)[u];
+      activity_.set(Doing::computing);
       if (unit.layer == arch_.layers) {
         gradient = range.head_gradients.extract(micro_batch).mapped();
       } else {
@@ -220,6 +223,7 @@ void StageRunner::finish(std::vector<Unfinished> units, std::int64_t micro_batch
   const bool is_last = micro_batch + 2 == std::ssize(micro_batch_bounds_);
   for (Unfinished& one : units) {
     if (is_late(*one.unit)) {
+      activity_.set(Doing::computing);
       add_gradients(std::move(one.products));
       settle(*one.range, *one.unit);
     }

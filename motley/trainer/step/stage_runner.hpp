@@ -28,7 +28,7 @@ class StageRunner {
  public:
   // All outlive it.
   StageRunner(const TrainPlan& plan, const std::string& device, TrainTensors& tensors,
-              const TrainConnections& connections);
+              const TrainConnections& connections, ActivityLog& activity);
 
   // The sequences of this worker's replica in the coming step, as TrainStep has them.
   void begin(std::span<const std::int32_t> inputs, std::span<const std::int32_t> targets, std::int64_t sequences,
@@ -101,6 +101,7 @@ class StageRunner {
   std::vector<StrategyRanks> strategies_;  // of its replica
   std::size_t first_strategy_ = 0;         // of its stage, among them
   RowExchange rows_;
+  ActivityLog& activity_;
   LateGradients late_;
   bool lags_ = false;                                        // gradients of weights wait for weight_gradients()
   std::map<std::int64_t, std::vector<Unfinished>> waiting_;  // by micro-batch

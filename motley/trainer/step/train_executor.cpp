@@ -30,17 +30,18 @@ std::vector<int> all_workers(const TrainPlan& plan) {
 
 }  // namespace
 
-TrainExecutor::TrainExecutor(TrainPlan plan, const TrainLaunch& launch, const std::vector<WorkerAddress>& addresses,
-                             Fabric& fabric, const std::function<void(double)>& progress)
+TrainExecutor::TrainExecutor(TrainPlan plan, const TrainLaunch& launch, const CallDriver& self, Fabric& fabric,
+                             const std::function<void(double)>& progress, ActivityLog& activity)
     : plan_(std::move(plan)),
       training_(training_of(plan_.workload)),
-      device_(launch.device),
+      device_(self.device),
       place_(place_of(plan_, device_)),
       worker_(place_.first_worker + place_.rank),
-      connections_(plan_, worker_, addresses, fabric),
-      tensors_(plan_, device_, launch.model_folder, launch.updates, progress),
-      runner_(plan_, device_, tensors_, connections_),
-      sums_(plan_, worker_, tensors_, connections_),
+      activity_(activity),
+      connections_(plan_, worker_, launch.workers, fabric, activity),
+      tensors_(plan_, device_, self.model_folder, launch.updates, progress),
+      runner_(plan_, device_, tensors_, connections_, activity),
+      sums_(plan_, worker_, tensors_, connections_, activity),
       all_(connections_.group(GroupKind::all, all_workers(plan_))),
       updates_(launch.updates) {
   for (StatePart& part : state_parts(plan_)) {
@@ -75,6 +76,9 @@ void TrainExecutor::check(const TrainStep& step) const {
 
 TrainStepDone TrainExecutor::execute(const TrainStep& step) {
   check(step);
+  constexpr std::uint64_t epoch = 1;
+  activity_.set(epoch, step.step, Doing::computing);
+  const double computed_before_s = activity_.computed_s();
   const Instant start = Clock::now();
   const bool training = step.wanted == TrainStep::Wanted::update;
   TrainStepDone done{.step = step.step};
@@ -98,6 +102,8 @@ TrainStepDone TrainExecutor::execute(const TrainStep& step) {
   done.busy_s = seconds_between(start, passed);
   done.exchange_s = seconds_between(passed, exchanged);
   done.update_s = seconds_since(exchanged);
+  activity_.set(Doing::waiting_for_steps);
+  done.compute_s = activity_.computed_s() - computed_before_s;
   return done;
 }
 

@@ -29,9 +29,9 @@ void write_parts(const std::filesystem::path& folder, const StateFiles& files, c
 
 class TrainExecutor {
  public:
-  // Connects with the others and loads its part. Throws GroupBroken, or an input error.
-  TrainExecutor(TrainPlan plan, const TrainLaunch& launch, const std::vector<WorkerAddress>& addresses, Fabric& fabric,
-                const std::function<void(double)>& progress);
+  // Connects with the others and loads its part. Throws GroupBroken, or an input error. `activity` outlives it.
+  TrainExecutor(TrainPlan plan, const TrainLaunch& launch, const CallDriver& self, Fabric& fabric,
+                const std::function<void(double)>& progress, ActivityLog& activity);
 
   StateFiles state_files() const { return motley::state_files(plan_.model.arch, training_); }
   TrainBytes bytes() const { return tensors_.bytes(); }
@@ -56,6 +56,7 @@ class TrainExecutor {
   const std::string device_;
   const TrainPlace place_;
   const int worker_;
+  ActivityLog& activity_;
   TrainConnections connections_;
   TrainTensors tensors_;
   StageRunner runner_;

@@ -1,12 +1,10 @@
 #include "motley/trainer/step/train_worker.hpp"
 
-#include <memory>
 #include <thread>
 #include <utility>
 #include <variant>
 
 #include "motley/base/clock.hpp"
-#include "motley/comm/net/sockets.hpp"
 #include "motley/engine/backend.hpp"
 #include "motley/engine/stage_executor.hpp"
 #include "motley/trainer/layout/state_writer.hpp"
@@ -15,6 +13,9 @@
 
 namespace motley {
 namespace {
+
+// Alive gets through in between, also on a slow link.
+constexpr std::size_t sent_at_once_bytes = std::size_t{256} << 10;
 
 template <class Wanted>
 Wanted expect(const std::function<Message()>& next) {
@@ -26,7 +27,7 @@ Wanted expect(const std::function<Message()>& next) {
 // To a driver that writes them, in blocks of rows.
 void send_parts(ControlConnection& control, const std::vector<SavedPart>& parts) {
   for (const SavedPart& part : parts)
-    for_each_block(part.slice, bytes_of(part.values), max_part_bytes, [&](const Slice& slice, auto bytes) {
+    for_each_block(part.slice, bytes_of(part.values), sent_at_once_bytes, [&](const Slice& slice, auto bytes) {
       control.send(TrainPart{.name = part.name,
                              .first_row = slice.rows.first,
                              .end_row = slice.rows.end,
@@ -38,21 +39,15 @@ void send_parts(ControlConnection& control, const std::vector<SavedPart>& parts)
 
 }  // namespace
 
-void train_steps(ControlConnection& control, const std::function<Message()>& next, Fabric* fabric) {
+void train_steps(ControlConnection& control, const std::function<Message()>& next, const CallDriver& self,
+                 Fabric& fabric, ActivityLog& activity) {
   const auto launch = expect<TrainLaunch>(next);
-  if (!open_backend(launch.backend).is_cpu()) throw input_error("the trainer runs on processors", "give --backend cpu");
+  if (!open_backend(self.backend).is_cpu()) throw input_error("the trainer runs on processors", "give --backend cpu");
   start_memory_meter();
   keep_freed_memory();
-  std::unique_ptr<Fabric> own;
-  if (fabric == nullptr) {
-    own = std::make_unique<Fabric>(FabricOptions{.key = launch.key, .identity = {}});
-    fabric = own.get();
-  }
-  control.send(Listening{{fabric->address(), own_host()}});
-  const auto connect = expect<TrainConnect>(next);
   const Instant start = Clock::now();
-  TrainExecutor executor(read_plan<TrainPlan>(parse_json(launch.plan_json, "plan"), "plan"), launch, connect.of_workers,
-                         *fabric, weights_progress(control));
+  TrainExecutor executor(read_plan<TrainPlan>(parse_json(launch.plan_json, "plan"), "plan"), launch, self, fabric,
+                         weights_progress(control), activity);
   const TrainBytes bytes = executor.bytes();
   control.send(TrainReady{bytes.weights, bytes.gradients, bytes.optimizer, seconds_since(start)});
   const StateFiles files = executor.state_files();
@@ -62,6 +57,7 @@ void train_steps(ControlConnection& control, const std::function<Message()>& nex
     if (const auto* step = std::get_if<TrainStep>(&message)) {
       control.send(executor.execute(*step));
     } else if (const auto* save = std::get_if<TrainSave>(&message)) {
+      activity.set(Doing::computing);
       const Instant begun = Clock::now();
       const bool beside = save->when == TrainSave::When::beside_steps;
       using Copies = TrainExecutor::Copies;
@@ -81,6 +77,7 @@ void train_steps(ControlConnection& control, const std::function<Message()>& nex
         writer = std::jthread(std::move(write));  // after the one before
       else
         write();
+      activity.set(Doing::waiting_for_steps);
     } else {
       throw Error(ErrorCode::peer, "the driver sent a message that is not for a worker that trains, or not now");
     }

@@ -4,12 +4,13 @@
 #include <functional>
 
 #include "motley/comm/transport/fabric.hpp"
+#include "motley/workers/activity_log.hpp"
 #include "motley/workers/control_connection.hpp"
 
 namespace motley {
 
-// Answers on `control` what `next` brings, which waits; TrainLaunch first. `fabric` may be null: then this makes one
-// that listens on loopback. Ends by an exception alone.
-void train_steps(ControlConnection& control, const std::function<Message()>& next, Fabric* fabric);
+// Answers on `control` what `next` brings, which waits; TrainLaunch first. Ends by an exception alone.
+void train_steps(ControlConnection& control, const std::function<Message()>& next, const CallDriver& self,
+                 Fabric& fabric, ActivityLog& activity);
 
 }  // namespace motley

@@ -1,0 +1,211 @@
+// What the workers of a run report, with links that a test writes.
+#include "motley/trainer/train_workers.hpp"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <filesystem>
+#include <functional>
+#include <thread>
+
+#include "motley/workers/scripted_link_test.hpp"
+
+namespace motley {
+namespace {
+
+using testing::HasSubstr;
+
+class TrainWorkersTest : public testing::Test {
+ protected:
+  // Two stages: box/0, then box/1.
+  TrainWorkersTest() {
+    plan_.model = read_model(MOTLEY_SOURCE_DIR "/data/models/tales");
+    plan_.workload.training = Training{.sequence_length = 4, .global_batch = 2, .states = {}};
+    plan_.replicas = {{.share = 1,
+                       .micro_batches = 1,
+                       .stages = {{.layers = {0, 4}, .devices = {"box/0"}, .strategies = {{.layers = {0, 4}}}},
+                                  {.layers = {4, 8}, .devices = {"box/1"}, .strategies = {{.layers = {4, 8}}}}}}};
+    for (Script& script : scripts_) script.answer = [](const Message& message) { return well(message); };
+  }
+
+  static std::optional<Message> well(const Message& message) {
+    if (std::holds_alternative<TrainLaunch>(message)) return Listening{{"127.0.0.1:1"}};
+    if (std::holds_alternative<TrainConnect>(message)) return TrainReady{.weight_bytes = 10};
+    if (const auto* step = std::get_if<TrainStep>(&message)) return TrainStepDone{.step = step->step, .loss = 2};
+    if (std::holds_alternative<TrainSave>(message)) return TrainSaved{};
+    return std::nullopt;
+  }
+  // The answer to a step; all other messages are answered well.
+  void at_step(std::size_t worker, const std::function<std::optional<Message>()>& answer) {
+    scripts_[worker].answer = [answer](const Message& message) {
+      return std::holds_alternative<TrainStep>(message) ? answer() : well(message);
+    };
+  }
+
+  void start() {
+    workers_.emplace(
+        plan_, TrainWorkersOptions{.start =
+                                       [this](const TrainPlan&, const std::filesystem::path&, bool) {
+                                         Workers workers;
+                                         for (std::size_t i = 0; i < scripts_.size(); ++i)
+                                           workers.push_back({.device = "box/" + std::to_string(i),
+                                                              .stage = {},
+                                                              .link = std::make_unique<ScriptedLink>(scripts_[i])});
+                                         return workers;
+                                       },
+                                   .loaded = [this](double part) { loaded_.push_back(part); },
+                                   .stopped =
+                                       [this] {
+                                         if (at_each_look_) at_each_look_();
+                                         return false;
+                                       },
+                                   .patience_s = 0.4});
+  }
+  std::vector<TrainStepDone> step(std::uint64_t number) {
+    return workers_->run({.step = number, .tokens = 8}, {{.sequences = 2, .inputs = {1}, .targets = {2}}});
+  }
+  std::string lost(std::uint64_t number) {
+    try {
+      step(number);
+    } catch (const WorkerLost& error) {
+      return error.what();
+    }
+    return "none is lost";
+  }
+
+  TrainPlan plan_;
+  std::vector<Script> scripts_{2};
+  std::vector<double> loaded_;
+  std::function<void()> at_each_look_;
+  std::optional<TrainWorkers> workers_;  // last: it ends the links
+};
+
+TEST_F(TrainWorkersTest, StartsAndRunsSteps) {
+  scripts_[0].to_driver = {Progress{"weights", 1}};
+  scripts_[1].to_driver = {Progress{"weights", 0.5}};
+  start();
+  EXPECT_EQ(loaded_, (std::vector<double>{0.5, 0.75}));
+  EXPECT_EQ(workers_->devices(), (std::vector<std::string>{"box/0", "box/1"}));
+  EXPECT_EQ(workers_->allocated().at(1).weight_bytes, 10);
+  EXPECT_EQ(step(1).at(1).step, 1U);
+  EXPECT_EQ(step(2).at(0).loss, 2);
+}
+
+TEST_F(TrainWorkersTest, InputsGoToTheFirstStageAndTargetsToTheLast) {
+  std::vector<TrainStep> sent;
+  for (Script& script : scripts_)
+    script.answer = [&sent](const Message& message) {
+      if (const auto* step = std::get_if<TrainStep>(&message)) sent.push_back(*step);
+      return well(message);
+    };
+  start();
+  step(1);
+  ASSERT_EQ(sent.size(), 2U);
+  EXPECT_EQ(sent[0].inputs, std::vector<std::int32_t>{1});
+  EXPECT_TRUE(sent[0].targets.empty());
+  EXPECT_TRUE(sent[1].inputs.empty());
+  EXPECT_EQ(sent[1].targets, std::vector<std::int32_t>{2});
+}
+
+TEST_F(TrainWorkersTest, WorkersThatDisagreeEndTheRun) {
+  at_step(1, [] { return TrainStepDone{.loss = 3, .update = TrainStepDone::Update::done}; });
+  start();
+  try {
+    step(0);
+    FAIL();
+  } catch (const Error& error) {
+    EXPECT_STREQ(error.what(), "step 0: box/1 has a loss of 3, and box/0 of 2");
+  }
+}
+
+TEST_F(TrainWorkersTest, ReportsWhyAWorkerCannotStart) {
+  scripts_[1].answer = [](const Message&) { return Failure{2, "no weights", "give weights"}; };
+  try {
+    start();
+    FAIL();
+  } catch (const WorkerLost& error) {
+    EXPECT_STREQ(error.what(), "box/1 (rank 0 of stage r0/s1): no weights");
+    EXPECT_EQ(error.code(), ErrorCode::input);
+    EXPECT_EQ(error.hint(), "give weights");
+  }
+  for (const Script& script : scripts_) EXPECT_TRUE(script.exit);
+}
+
+// The neighbour reports first.
+TEST_F(TrainWorkersTest, NamesTheCauseOfALoss) {
+  std::jthread killing;
+  at_step(0, [&] {
+    killing = std::jthread([this] {
+      std::this_thread::sleep_for(std::chrono::milliseconds(30));
+      scripts_[1].exit = killed;
+    });
+    return Failure{5, "lost rank 1", ""};
+  });
+  at_step(1, [] { return std::nullopt; });
+  start();
+  EXPECT_EQ(lost(1), "the worker of box/1 (rank 0 of stage r0/s1) was killed by signal 9");
+}
+
+TEST_F(TrainWorkersTest, NamesAMachineThatIsGone) {
+  at_step(1, [&] {
+    scripts_[1].exit = WorkerExit{WorkerExit::How::machine, 0};
+    return std::nullopt;
+  });
+  start();
+  EXPECT_EQ(lost(1), "the worker of box/1 (rank 0 of stage r0/s1) is on a machine that is gone");
+}
+
+TEST_F(TrainWorkersTest, NamesASilentWorker) {
+  at_step(1, [&] { return std::nullopt; });
+  start();
+  scripts_[1].to_driver = {Alive{}};
+  EXPECT_THAT(lost(1), HasSubstr("the worker of box/1 (rank 0 of stage r0/s1) has been silent for 0."));
+}
+
+// box/1 computes without processor time; box/0 waits for it.
+TEST_F(TrainWorkersTest, NamesAWorkerThatHangsAlthoughItSendsAlive) {
+  for (std::size_t i = 0; i < 2; ++i) at_step(i, [] { return std::nullopt; });
+  start();
+  const Instant begun = Clock::now();
+  at_each_look_ = [&] {
+    const double for_s = seconds_since(begun);
+    scripts_[0].to_driver = {Alive{{.step = 1, .doing = Doing::receiving, .peer = 1, .for_s = for_s}}};
+    scripts_[1].to_driver = {Alive{{.step = 1, .doing = Doing::computing, .for_s = for_s, .processor_s = 0.01}}};
+  };
+  EXPECT_THAT(lost(1), HasSubstr("box/1 (rank 0 of stage r0/s1) hangs in step 1: it computes, but has had no processor "
+                                 "time for 0."));
+}
+
+// As above, but its processor time grows.
+TEST_F(TrainWorkersTest, WaitsForAWorkerThatComputes) {
+  at_step(1, [] { return std::nullopt; });
+  start();
+  const Instant begun = Clock::now();
+  at_each_look_ = [&] {
+    const double for_s = seconds_since(begun);
+    scripts_[1].to_driver = {
+        Alive{{.step = 1, .doing = Doing::computing, .for_s = for_s, .processor_s = 0.01 * for_s}}};
+    if (for_s > 0.6) scripts_[1].to_driver.push_back(TrainStepDone{.step = 1, .loss = 2});
+  };
+  EXPECT_EQ(lost(1), "none is lost");
+}
+
+TEST_F(TrainWorkersTest, UnexpectedMessagesAreTheWorkersFault) {
+  start();
+  workers_->look();
+  const auto refused = [&](const Message& message) -> std::string {
+    scripts_[1].to_driver = {message};
+    try {
+      workers_->look();
+    } catch (const WorkerLost& error) {
+      return error.what();
+    }
+    return "";
+  };
+  EXPECT_EQ(refused(TrainPart{.name = "x", .bytes = {}}),
+            "box/1 (rank 0 of stage r0/s1): a part of a checkpoint, and none is written");
+  EXPECT_EQ(refused(Listening{}), "box/1 (rank 0 of stage r0/s1): an unexpected message");
+}
+
+}  // namespace
+}  // namespace motley
