@@ -104,8 +104,6 @@ StageExecutor::StageExecutor(const LaunchedPart& part, ServePlan plan, const Cal
   const Instant start = Clock::now();
   const Launch& launch = part.launch;
   const std::string kernels = kernels_name(device_);  // refused, if so, before any work
-  const std::vector<std::string> devices = worker_devices(plan_);
-  for (std::size_t rank = 0; rank < devices.size(); ++rank) rank_of_[devices[rank]] = static_cast<int>(rank);
   connect(part, fabric);
   meet_gpus();
   control.send(Progress{"connect", 1});
@@ -155,9 +153,12 @@ void StageExecutor::load_standby(LoadAhead& ahead, std::function<void(std::int64
 
 void StageExecutor::connect(const LaunchedPart& part, Fabric& fabric) {
   const std::vector<WorkerAddress>& addresses = part.launch.workers;
-  const std::vector<std::string> devices = worker_devices(plan_);
+  const std::vector<std::string>& devices = part.launch.devices;
   if (addresses.size() != devices.size())
     throw Error(ErrorCode::peer, fmt::format("{} addresses for {} workers", addresses.size(), devices.size()));
+  for (std::size_t rank = 0; rank < devices.size(); ++rank) rank_of_[devices[rank]] = static_cast<int>(rank);
+  for (const std::string& device : worker_devices(plan_))
+    if (!rank_of_.contains(device)) throw Error(ErrorCode::peer, fmt::format("no address for {}", device));
   const auto group = [&](const std::string& name, const std::vector<std::string>& members, int rank,
                          std::int64_t window_bytes) {
     std::vector<WorkerAddress> of_members;
@@ -173,12 +174,15 @@ void StageExecutor::connect(const LaunchedPart& part, Fabric& fabric) {
 }
 
 // Pairs of ranks in workers_, sender and receiver, whose rows may pass from GPU to GPU of one machine: the receiver
-// gets all of them, in the type that it computes in, and sends none back on another route. Both sides find the same.
+// gets all of them, in the type that it computes in, and sends none back on another route. This worker is one of the
+// two, and the other finds the same.
 std::set<std::pair<int, int>> StageExecutor::crossings_of_gpus() const {
   const auto machine = [](const std::string& device) { return device.substr(0, device.rfind('/')); };
   std::set<std::pair<int, int>> all, unfit;
   for (const Route& route : plan_.routes)
     for (std::size_t hop = 0; hop + 1 < route.path.size(); ++hop) {
+      if (route.path[hop].stage != assignment_.stage->id && route.path[hop + 1].stage != assignment_.stage->id)
+        continue;
       const Stage &from = plan_.stage(route.path[hop].stage), &to = plan_.stage(route.path[hop + 1].stage);
       const std::pair<int, int> pair{rank_of_.at(from.devices.front()), rank_of_.at(to.devices.front())};
       all.insert(pair);

@@ -165,8 +165,7 @@ constexpr double timeout_s = 20;
 
 // The workers of the plan, once all of them have added their part of a sum.
 std::unique_ptr<WorkerGroup> connect(const Launch& launch, const CallDriver& self, Fabric& fabric) {
-  const std::vector<std::string> devices =
-      worker_devices(read_plan<ServePlan>(parse_json(launch.plan_json, "plan"), "plan"));
+  const std::vector<std::string>& devices = launch.devices;
   const auto rank = static_cast<int>(std::ranges::find(devices, self.device) - devices.begin());
   auto group =
       std::make_unique<WorkerGroup>("between stages", devices, rank, launch.epoch, launch.workers, fabric, timeout_s);

@@ -58,9 +58,10 @@ struct CacheHandover {
 };
 
 struct Launch {
-  BoundedText<max_plan_bytes> plan_json;  // the worker's device tells its stage and rank
+  BoundedText<max_plan_bytes> plan_json;  // the part of the worker's stage (plan/worker_part.hpp)
   std::uint64_t epoch = 1;
-  // In the order of worker_devices() (launch.hpp): each connects with the others.
+  // All workers of the plan, in the order of worker_devices() (launch.hpp): each connects with the others.
+  BoundedList<std::string, max_plan_workers, max_address_bytes> devices;
   BoundedList<WorkerAddress, max_plan_workers> workers;
   CacheHandover handover = {};
   bool operator==(const Launch&) const = default;
@@ -68,7 +69,7 @@ struct Launch {
 
 // Loads the weights that a Launch of this plan will ask for.
 struct Preload {
-  BoundedText<max_plan_bytes> plan_json;
+  BoundedText<max_plan_bytes> plan_json;  // as in Launch
   bool operator==(const Preload&) const = default;
 };
 struct Preloaded {
