@@ -30,6 +30,7 @@
 #include "motley/probe/probe_run.hpp"
 #include "motley/serving/driver.hpp"
 #include "motley/sim/simulate.hpp"
+#include "motley/workers/local_fleet.hpp"
 
 namespace motley {
 namespace {
@@ -186,7 +187,7 @@ double seconds_between(Instant a, Instant b) { return std::chrono::duration<doub
 class Run {
  public:
   Run(const ServePlan& plan, const fs::path& model, const MakeStepRule& rule, const Options& options)
-      : options_(options), quotas_(options), driver_(plan, driver_options(model, rule)) {
+      : options_(options), quotas_(options), driver_(plan, fleet_, driver_options(model, rule)) {
     for (const WorkerStatus& worker : driver_.status().workers) quotas_.limit(worker.process);
   }
 
@@ -207,7 +208,6 @@ class Run {
   DriverOptions driver_options(const fs::path& model, const MakeStepRule& rule) {
     DriverOptions options;
     options.model_folder = model;
-    options.worker_program = fs::read_symlink("/proc/self/exe").parent_path().parent_path() / "motley-worker";
     options.step_rule = rule;
     options.on_events = [this](const std::vector<GenerateEvent>& events) { answers_.take(events); };
     return options;
@@ -256,6 +256,7 @@ class Run {
   Quotas quotas_;
   std::mt19937 random_{1};
   std::size_t asked_ = 0;
+  LocalFleet fleet_{{.program = fs::read_symlink("/proc/self/exe").parent_path().parent_path() / "motley-worker"}};
   Driver driver_;  // last: its thread uses the rest
 };
 

@@ -340,7 +340,7 @@ class Agent {
     call.private_key = identity.key;
     call.authority = identity.authority;
     try {
-      worker.process = std::make_unique<WorkerProcess>(options_.worker_program, std::span<const int>());
+      worker.process = std::make_unique<WorkerProcess>(options_.worker_program);
       worker.process->send(encode(call));
       send(WorkerStarted{device, worker.start, worker.process->process()});
       say("worker", fmt::format("{} starts", device));

@@ -16,7 +16,7 @@
 namespace motley {
 namespace {
 
-constexpr double reach_s = 5;             // to reach a source
+constexpr double reach_s = 5;            // to reach a source
 constexpr double answer_s = 60;          // for the next chunk
 constexpr std::size_t most_members = 4;  // that are asked at once
 constexpr int most_driver_failures = 5;  // in a row,

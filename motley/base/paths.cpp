@@ -1,6 +1,8 @@
 #include "motley/base/paths.hpp"
 
 #include <fmt/format.h>
+#include <pwd.h>
+#include <unistd.h>
 
 #include <cstdlib>
 
@@ -33,5 +35,21 @@ std::filesystem::path python_environment() {
 }
 
 std::filesystem::path python_packages() { return python_environment() / MOTLEY_PYTHON_PACKAGES; }
+
+std::filesystem::path user_folder(const char* variable, const char* otherwise) {
+  const auto absolute = [](const char* path) { return path != nullptr && *path == '/'; };
+  if (const char* named = std::getenv(variable); absolute(named)) return std::filesystem::path(named) / "motley";
+  const char* home = std::getenv("HOME");
+  // A service may run without HOME. No folder that others can write stands in for it: keys are kept there.
+  if (!absolute(home))
+    if (const passwd* user = ::getpwuid(::geteuid())) home = user->pw_dir;
+  if (!absolute(home))
+    throw Error(ErrorCode::environment, "this user has no home folder, where keys and state would be kept",
+                fmt::format("set HOME, or {} to a folder that this user alone can write", variable));
+  return std::filesystem::path(home) / otherwise / "motley";
+}
+
+std::filesystem::path cache_folder() { return user_folder("XDG_CACHE_HOME", ".cache"); }
+std::filesystem::path state_folder() { return user_folder("XDG_STATE_HOME", ".local/state"); }
 
 }  // namespace motley

@@ -1,4 +1,4 @@
-// Where motley's own files are, and the Python environment it uses.
+// Where motley's own files are, this user's, and the Python environment it uses.
 #pragma once
 
 #include <filesystem>
@@ -18,5 +18,12 @@ std::filesystem::path python_packages();
 // What an error says where something is missing from it.
 inline constexpr const char* environment_hint =
     "run `./dev setup` in the source tree, or name an environment that has it in MOTLEY_VENV (docs/install.md)";
+
+
+// "motley" in the folder that the variable names, or else in the home folder's `otherwise`: of this user, who alone can
+// write there. Throws an environment error where this user has none.
+std::filesystem::path user_folder(const char* variable, const char* otherwise);
+std::filesystem::path cache_folder();  // XDG_CACHE_HOME, ~/.cache
+std::filesystem::path state_folder();  // XDG_STATE_HOME, ~/.local/state
 
 }  // namespace motley

@@ -1,12 +1,10 @@
 #include "motley/cli/agents.hpp"
 
 #include <fmt/format.h>
-#include <pwd.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <array>
-#include <cstdlib>
 #include <fstream>
 #include <optional>
 #include <tuple>
@@ -92,19 +90,6 @@ std::vector<OfferedDevice> offered_devices(const MachineOptions& options, const 
                                                                       .bytes_per_s = all.bytes_per_s / devices,
                                                                       .flop_per_s = all.flop_per_s / devices,
                                                                       .threads = threads});
-}
-
-std::filesystem::path user_folder(const char* variable, const char* otherwise) {
-  const auto absolute = [](const char* path) { return path != nullptr && *path == '/'; };
-  if (const char* named = std::getenv(variable); absolute(named)) return std::filesystem::path(named) / "motley";
-  const char* home = std::getenv("HOME");
-  // A service may run without HOME. No folder that others can write stands in for it: keys are kept there.
-  if (!absolute(home))
-    if (const passwd* user = ::getpwuid(::geteuid())) home = user->pw_dir;
-  if (!absolute(home))
-    throw Error(ErrorCode::environment, "this user has no home folder, where keys and state would be kept",
-                fmt::format("set HOME, or {} to a folder that this user alone can write", variable));
-  return std::filesystem::path(home) / otherwise / "motley";
 }
 
 }  // namespace motley::cli

@@ -27,8 +27,4 @@ std::int64_t offered_memory_bytes(const MachineOptions& options);
 // folder, holds of an earlier one is used. Throws as offered_memory_bytes() does.
 std::vector<OfferedDevice> offered_devices(const MachineOptions& options, const std::filesystem::path& state);
 
-// "motley" in the folder that the variable names, or else in the home folder's `otherwise`. Throws an environment error
-// where this user has none.
-std::filesystem::path user_folder(const char* variable, const char* otherwise);
-
 }  // namespace motley::cli

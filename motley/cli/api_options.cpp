@@ -41,7 +41,7 @@ void apply_api_options(const ApiOptions& options, OperatorKey& key, ServeSetting
     try {
       key.keep(host, port);
     } catch (const Error& error) {
-      if (report) report("operator", with_hint(error), 0);
+      report("operator", with_hint(error));
     }
   };
 }

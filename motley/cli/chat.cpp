@@ -5,6 +5,7 @@
 #include <cstdio>
 #include <future>
 #include <iostream>
+#include <optional>
 #include <thread>
 
 #include "motley/base/printable.hpp"
@@ -30,16 +31,18 @@ struct ChatOptions {
 // A server of our own, for as long as the conversation lasts.
 class OwnServer {
  public:
-  OwnServer(const ServingOptions& options, bool quiet) {
+  OwnServer(const ServingOptions& options, bool quiet) : events_(shown(quiet)) {
     ServePlan plan = serving_plan(options);
-    ServeSettings settings = serve_settings(options, plan, quiet);
+    ServeSettings settings = serve_settings(options, plan, events_);
     settings.port = 0;
+    fleet_.emplace(local_fleet(options));
     std::promise<int> port;
     auto ready = port.get_future();
     settings.on_ready = [&port](int number) { port.set_value(number); };
     thread_ = std::thread([this, plan = std::move(plan), settings = std::move(settings), &port]() mutable {
       try {
-        exit_code_ = serve_plan(std::move(plan), std::move(settings));
+        StopSignals signals(interrupted);
+        exit_code_ = serve_plan(std::move(plan), *fleet_, signals, std::move(settings));
       } catch (...) {
         port.set_exception(std::current_exception());
       }
@@ -60,7 +63,9 @@ class OwnServer {
   const ServerAddress& address() const { return address_; }
 
  private:
+  EventLog events_;
   ServerAddress address_;
+  std::optional<LocalFleet> fleet_;
   std::thread thread_;
   int exit_code_ = 0;
 };

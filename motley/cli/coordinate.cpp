@@ -11,10 +11,11 @@
 #include "motley/base/error.hpp"
 #include "motley/base/printable.hpp"
 #include "motley/cli/command.hpp"
-#include "motley/cli/coordination.hpp"
+#include "motley/cli/gathering_options.hpp"
 #include "motley/comm/authority/group_folder.hpp"
 #include "motley/comm/membership/coordinator_server.hpp"
 #include "motley/comm/net/handshake.hpp"
+#include "motley/comm/net/relay_thread.hpp"
 
 namespace motley::cli {
 namespace {
@@ -174,7 +175,7 @@ void add_coordinate(CLI::App& parent, Action& action) {
   verb->callback([options, &action] {
     action = [options] {
       CoordinatorServerOptions served = server_options(*options);
-      std::optional<RelayBeside> relay;
+      std::optional<RelayThread> relay;
       if (!options->relay.empty())  // with the same identity and secret
         relay.emplace(RelayOptions{.listen = options->relay,
                                    .key = served.token,

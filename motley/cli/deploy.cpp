@@ -2,39 +2,28 @@
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>
-#include <poll.h>
 
+#include <algorithm>
 #include <cstdio>
 #include <deque>
-#include <mutex>
+#include <functional>
 #include <set>
-#include <thread>
 
-#include "motley/fleet/needed_chunks.hpp"
-#include "motley/base/clock.hpp"
 #include "motley/base/error.hpp"
+#include "motley/base/event_log.hpp"
 #include "motley/base/hints.hpp"
-#include "motley/base/units.hpp"
-#include "motley/checkpoint/manifest.hpp"
 #include "motley/cli/command.hpp"
-#include "motley/cli/coordination.hpp"
-#include "motley/cli/deployment_store.hpp"
 #include "motley/cli/named_model.hpp"
-#include "motley/cli/own_agent.hpp"
-#include "motley/cli/replanning.hpp"
 #include "motley/cli/serving.hpp"
 #include "motley/cli/worker_program.hpp"
+#include "motley/comm/net/stop_signals.hpp"
+#include "motley/deployment/plan_watch.hpp"
 #include "motley/report/plan_report.hpp"
-#include "motley/workers/worker_links.hpp"
 
 namespace motley::cli {
 namespace {
 
-constexpr double agents_grace_s = 4;      // for agents to end their workers
-constexpr double requests_grace_s = 4;    // for requests under way, at the end
-constexpr double address_pause_s = 1;     // between attempts to listen where the driver before this one did
-constexpr double probe_s = 2;             // of traffic between the machines, before the first plan
-constexpr std::size_t most_events = 100;  // that GET /plan shows
+constexpr double requests_grace_s = 4;  // for requests under way, at the end
 
 Value members_value(const std::vector<MemberStatus>& members) {
   Value::Array all;
@@ -55,13 +44,12 @@ Value members_value(const std::vector<MemberStatus>& members) {
   return Value(std::move(all));
 }
 
-bool is_held(const DeploymentStore& store) {
-  try {
-    store.check_held();
-  } catch (const Error&) {
-    return false;
-  }
-  return true;
+Value events_value(const std::deque<Event>& events) {
+  Value::Array all;
+  for (const Event& event : events)
+    all.push_back(
+        Value::object({{"elapsed_s", event.elapsed_s}, {"what", event.what}, {"detail", event.detail}}));
+  return Value(std::move(all));
 }
 
 // By name, beside how many are waited for.
@@ -85,16 +73,13 @@ void check_without(const std::vector<std::string>& without, const std::vector<Me
                         did_you_mean(device, devices, fmt::format("there are {}", fmt::join(devices, ", "))));
 }
 
-// Runs when it is left, however that is.
-class AtEnd {
- public:
-  explicit AtEnd(std::function<void()> action) : action_(std::move(action)) {}
-  ~AtEnd() { action_(); }
-  AtEnd(const AtEnd&) = delete;
-  AtEnd& operator=(const AtEnd&) = delete;
-
- private:
-  const std::function<void()> action_;
+// The deployment that signals end is still there.
+struct Uncaught {
+  explicit Uncaught(StopSignals& given) : signals(given) {}
+  ~Uncaught() { signals.end_process_by({}); }
+  Uncaught(const Uncaught&) = delete;
+  Uncaught& operator=(const Uncaught&) = delete;
+  StopSignals& signals;
 };
 
 }  // namespace
@@ -102,88 +87,44 @@ class AtEnd {
 int deploy(const DeployOptions& options) {
   OperatorKey operator_key(options.api.operator_key);
   const std::string model = locate_model(options.model, ModelFiles::all).path;
-  const std::string name = machine_name(options.machine);
-  const double lifetime_s = token_lifetime_s(options.token_lifetime);
-  offered_memory_bytes(options.machine);  // throws here rather than in this machine's agent
-  const Checkpoint checkpoint(model);
-  const std::filesystem::path digests = user_folder("XDG_CACHE_HOME", ".cache") / "digests";
   prepare_worker_program();
 
-  std::mutex report_mutex;
-  const Instant start = Clock::now();
-  std::deque<Value> events;
-  const auto report = [&](const std::string& what, const std::string& detail) {
-    const std::lock_guard lock(report_mutex);
-    const double elapsed_s = seconds_since(start);
-    if (!options.quiet) print_phase(what, detail, elapsed_s);
-    if (detail.ends_with('%')) return;
-    events.push_back(Value::object({{"elapsed_s", elapsed_s}, {"what", what}, {"detail", detail}}));
-    if (events.size() > most_events) events.pop_front();
-  };
-
-  const std::unique_ptr<DeploymentStore> store =
-      options.store.empty() ? store_of_port(options.port) : open_shared_store(options.store, options.standby, report);
+  EventLog events(shown(options.quiet));
+  GatheringOptions gathered = gathering_options(options.gathering, events);
+  gathered.model = model;
+  const std::string name = gathered.name;
+  const std::string& url = options.gathering.store;
+  auto store = url.empty() ? store_of_port(options.port) : open_shared_store(url, options.standby, std::ref(events));
   if (!store) {
-    report("ended", "the deployment that this driver stood by for");
+    events("ended", "the deployment that this driver stood by for");
     return 0;
   }
-  const EarlySignals signals;
-  const auto stays = [&] {
-    pollfd waiting{signals.descriptor(), POLLIN, 0};
-    return ::poll(&waiting, 1, static_cast<int>(address_pause_s * 1e3)) == 0;
-  };
-  Coordination coordination(*store, {.host = options.listen,
-                                     .name = name,
-                                     .relays = options.relays,
-                                     .most_handshakes = options.most_handshakes,
-                                     .report = report,
-                                     .waits = store->is_shared() ? stays : std::function<bool()>()});
-  const DeploymentGroup& group = *coordination.group;
-  Members& members = *coordination.members;
-  const JoinLink link = coordination.link(lifetime_s);
-  OwnAgent own_agent(to_text(coordination.own_link(link)), agent_arguments(options.machine, name, model));
-  std::once_flag ended;
-  const auto end = [&] {
-    std::call_once(ended, [&] {
-      if (is_held(*store)) {
-        members.end(agents_grace_s);
-        coordination.forget();
-      } else {
-        own_agent.kill();
-        members.leave();  // the other machines are another driver's
-      }
-    });
-  };
-  const AtEnd at_end(end);
-  // From here on nothing asks for signals: until a server catches them, they end the deployment whatever is under way.
-  const EndOnSignal end_on_signal(signals, [&] {
-    end();
-    store->check_held();
+  StopSignals signals;
+  gathered.stop = signals.descriptor();
+  Gathering gathering(std::move(store), std::move(gathered));
+  signals.end_process_by([&] {
+    try {
+      gathering.end();
+      gathering.check_held();
+    } catch (const Error& error) {
+      return report_error(error);
+    }
+    return static_cast<int>(ErrorCode::interrupted);
   });
-  const auto never = [] { return false; };
-  print_link_after(own_agent, name, members, link, never);
-
-  const ModelManifest manifest = make_manifest(
-      model, digests, [&](double fraction) { report("digests", fmt::format("{:.0f} %", 100 * fraction)); });
-  const std::filesystem::path path(model);
-  members.offer_weights(manifest, manifest.opens.empty() ? path : path.parent_path());
-
-  const std::set<std::string> needed = machines_needed(options);
-  report("waiting", needed.empty() ? fmt::format("for {}", counted(static_cast<std::size_t>(options.wait), "machine"))
-                                   : fmt::format("for {}", fmt::join(needed, ", ")));
-  wait_for_members(members, options.wait, needed, never);
+  const Uncaught uncaught(signals);
+  Members& members = gathering.members();
+  gathering.open();
+  gathering.offer_weights();
+  gathering.wait_for(options.wait, machines_needed(options));
   check_without(options.without, members.list());
-  if (options.cluster) {
-    check_described(*options.cluster, members.list());
-  } else if (options.wait > 1 || options.plan) {
-    report("links", "are measured, one pair after the other");
-    for (const MachineLink& measured : members.measure_links(probe_s, signals.descriptor()))
-      if (measured.from < measured.to) report("links", describe(measured));
-  }
-  MemberPlans plans(options.search, options.cluster, options.without, name, members);
+  if (options.cluster)
+    gathering.check_described(*options.cluster);
+  else if (options.wait > 1 || options.plan)
+    gathering.measure_links();
+  SparePlans plans(options.search, options.cluster, options.without, name, members, std::ref(events));
   std::optional<ServePlan> plan = options.plan;
   if (!plan) {
-    ServeOutcome outcome = plans.plan({}, options.quiet).outcome;
+    ServeOutcome outcome = plans.plan(options.quiet);
     if (!outcome.plan) throw Error(ErrorCode::negative, "does not fit: " + outcome.reason, outcome.hint);
     plan = std::move(outcome.plan);
   }
@@ -195,74 +136,42 @@ int deploy(const DeployOptions& options) {
   settings.drain_s = requests_grace_s;
   settings.restart.waits = true;
   settings.replan = [&](const ServePlan& before, const std::set<std::string>& lost, const Error&) {
-    MemberPlan next = plans.plan(lost, true, &before);
-    if (next.outcome.plan)
-      report("plan", fmt::format("without what was lost{}: {}", next.was_spare ? ", as prepared" : "",
-                                 moves_of(before, *next.outcome.plan)));
-    return next.outcome.plan;
-  };
-  const auto chunks_of = [&](const ServePlan& of, ChunksOf which = ChunksOf::own_layers) {
-    return [&, which](const std::string& device) { return needed_chunks(of, device, checkpoint, manifest, which); };
-  };
-  settings.start_workers = [&](const ServePlan& started, std::uint64_t epoch, const CacheHandover& handover,
-                               Workers& earlier) {
-    return members.start_workers(started, epoch, handover, chunks_of(started), earlier);
-  };
-  settings.prepare_workers = [&](const ServePlan& prepared, const std::set<std::string>& running) {
-    return members.prepare_workers(prepared, running, chunks_of(prepared));
-  };
-  settings.fetch_standby = [&](const ServePlan& served) {
-    const std::vector<std::string> running = worker_devices(served);
-    return members.prepare_workers(served, {running.begin(), running.end()}, chunks_of(served, ChunksOf::standby_too));
+    return plans.after_loss(before, lost);
   };
   settings.drain = [&](const std::string& member, bool revoke) {
-    if (!revoke) {
-      members.drain(member);
-      return std::vector<std::string>();
-    }
-    const std::vector<std::string> same_link = coordination.revoke(member);
-    report("revoked", fmt::format("{}, and every link so far; the new one is printed", member));
-    for (const std::string& other : same_link)
-      report("revoked", fmt::format("not {}, which came by the same link: motley drain {} --revoke", other, other));
-    print_link(coordination.link(lifetime_s));
-    return same_link;
+    if (revoke) return gathering.revoke(member);
+    members.drain(member);
+    return std::vector<std::string>();
   };
-  settings.new_link = [&](bool revoke, std::optional<double> asked_s) {
-    const double for_s = asked_s.value_or(lifetime_s);
-    if (revoke) group.admission().revoke_tokens();
-    print_link(coordination.link(for_s));
-    report("link", fmt::format("a new one is printed, for {}{}", human_seconds(for_s),
-                               revoke ? "; those before it are revoked" : ""));
-    return for_s;
+  settings.new_link = [&](bool revoke, std::optional<double> lifetime_s) {
+    return gathering.show_new_link(revoke, lifetime_s);
   };
-  settings.report = [&](const std::string& what, const std::string& detail, double) { report(what, detail); };
+  settings.report = std::ref(events);
   apply_api_options(options.api, operator_key, settings);
-  std::optional<Replanning> replanning;
+  std::optional<PlanWatchThread> watch;
   settings.on_driver = [&](Driver& driver) {
-    replanning.emplace(members, plans, driver, !options.cluster.has_value(), report);
+    watch.emplace(members, plans,
+                  RunningPlan{.status = [&driver] { return driver.status(); },
+                              .change = [&driver](ServePlan next) { driver.change_plan(std::move(next)); }},
+                  !options.cluster.has_value(), std::ref(events));
   };
-  settings.before_end = [&] { replanning.reset(); };
-  settings.on_abort = end;
+  settings.before_end = [&] { watch.reset(); };
   settings.deployment = [&] {
-    Value there = members_value(members.list());  // not under the lock: members report under theirs
-    const std::lock_guard lock(report_mutex);
-    return Value::object({{"members", std::move(there)},
+    return Value::object({{"members", members_value(members.list())},
                           {"if_lost", losses_value(plans.losses())},
-                          {"events", Value(Value::Array(events.begin(), events.end()))}});
+                          {"events", events_value(events.newest())}});
   };
-  const int code = serve_plan(*std::move(plan), std::move(settings));
-  end();
-  store->check_held();
+  const int code = serve_plan(*std::move(plan), members, signals, std::move(settings));
+  gathering.end();
+  gathering.check_held();
   return code;
 }
 
 void add_deploy_options(CLI::App& verb, DeployOptions& options) {
-  add_group_options(verb, options.machine, options.listen, options.token_lifetime);
-  add_relay_option(verb, options.relays);
-  add_handshakes_option(verb, options.most_handshakes);
+  add_gathering_options(verb, options.gathering);
   verb.add_option("--wait", options.wait, "Machines to wait for, this one among them (default 1)")
       ->check(CLI::Range(1, 4096));
-  auto* store = add_store_option(verb, options.store, "Keep the deployment in etcd://HOST:PORT/PREFIX, not a file");
+  auto* store = add_store_option(verb, options.gathering.store, "Keep the deployment in etcd://HOST:PORT/PREFIX, not a file");
   verb.add_flag("--standby", options.standby, "Wait until the driver that holds --store is gone, then take over")
       ->needs(store);
 }

@@ -6,11 +6,9 @@
 #include <string>
 #include <vector>
 
-#include "motley/cli/agents.hpp"
 #include "motley/cli/api_options.hpp"
-#include "motley/cli/member_plans.hpp"
-#include "motley/comm/net/strangers.hpp"
-#include "motley/planner/serve/serve.hpp"
+#include "motley/cli/gathering_options.hpp"
+#include "motley/deployment/spare_plans.hpp"
 
 namespace motley::cli {
 
@@ -20,12 +18,7 @@ struct DeployOptions {
   std::optional<Cluster> cluster;  // what is planned with in place of the members' reports; its machines are waited for
   std::optional<ServePlan> plan;   // the first one, if it was made before: its machines are waited for
   std::vector<std::string> without;  // devices that no plan uses
-  MachineOptions machine;            // this one
-  std::string listen;                // address or name of this machine; empty: found
-  bool relays = false;               // between machines that cannot connect to each other
-  std::size_t most_handshakes = StrangerLimits{}.most_of_address;
-  std::string token_lifetime = "24 h";
-  std::string store;     // of what a driver needs to take the deployment up; empty: a file of this machine's
+  GatheringFlags gathering;
   bool standby = false;  // waits until the driver that holds the store is gone
   ApiOptions api;
   int port = 8000;  // of the API, on 127.0.0.1
@@ -33,7 +26,7 @@ struct DeployOptions {
   bool quiet = false;
 };
 
-// --wait, --listen, --relay, --store, --standby and the options of this machine.
+// --wait, --standby, --store and the options of what brings machines together.
 void add_deploy_options(CLI::App& verb, DeployOptions& options);
 
 // Prints the line by which machines join, waits for them, plans and serves until a signal; ends the deployment on all

@@ -11,7 +11,6 @@
 #include "motley/cost/serve/serve_forms.hpp"
 #include "motley/cost/serve/step_time.hpp"
 #include "motley/cost/train/train_cost.hpp"
-#include "motley/planner/serve/replan.hpp"
 #include "motley/report/compare_report.hpp"
 #include "motley/report/cost_report.hpp"
 #include "motley/report/offload_report.hpp"
@@ -147,20 +146,6 @@ int explain_changes(const ServePlan& plan, const Changes& changes, const Output&
   emit(output, compare_json(plans),
        fmt::format("{}\nchanged: {}\n", compare_report(plans), plan_summary(*outcome.plan)));
   return 0;
-}
-
-std::vector<Loss> losses_of(const ServePlan& plan) {
-  const ServeOptions options = options_of(plan);
-  std::vector<Loss> losses;
-  for (const PossibleLoss& loss : possible_losses(plan)) {
-    const std::vector<std::string> devices(loss.devices.begin(), loss.devices.end());
-    std::optional<ServePlan> after;
-    if (loss.devices.size() < plan.cluster.devices.size())
-      after = plan_changed(plan, {.without = devices, .add = {}, .what_if = {}}).plan;
-    if (after) after = keep_places(*std::move(after), plan, devices, options.cost);
-    losses.push_back(loss_of(loss.name, plan, after));
-  }
-  return losses;
 }
 
 }  // namespace

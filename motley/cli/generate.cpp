@@ -30,7 +30,10 @@ void add_generate(CLI::App& parent, Action& action) {
   verb->callback([options, &action] {
     action = [options] {
       const ServePlan plan = serving_plan(options->serving);
-      return generate_answers(plan, serve_settings(options->serving, plan, options->quiet), options->files);
+      EventLog events(shown(options->quiet));
+      ServeSettings settings = serve_settings(options->serving, plan, events);
+      LocalFleet fleet(local_fleet(options->serving));
+      return generate_answers(plan, fleet, std::move(settings), options->files);
     };
   });
 }

@@ -8,7 +8,6 @@
 
 #include "motley/agent/agent.hpp"
 #include "motley/agent/machine.hpp"
-#include "motley/base/clock.hpp"
 #include "motley/base/environment_error.hpp"
 #include "motley/base/units.hpp"
 #include "motley/checkpoint/checkpoint.hpp"
@@ -61,17 +60,15 @@ int join(const JoinOptions& options) {
   const FileDescriptor stop = stop_descriptor();
   agent.name = machine_name(options.machine);
   agent.worker_program = prepare_worker_program();
-  agent.cache = user_folder("XDG_CACHE_HOME", ".cache");
-  agent.state = user_folder("XDG_STATE_HOME", ".local/state") / "agents";
+  agent.cache = cache_folder();
+  agent.state = state_folder() / "agents";
   agent.cache_bytes = static_cast<std::uint64_t>(parse_bytes_option(options.cache_limit, "--cache-limit"));
   if (!options.model.empty()) {
     agent.model = locate_model(options.model, ModelFiles::all).path;
     Checkpoint{agent.model};  // throws where it cannot be read
   }
-  if (!options.quiet)
-    agent.report = [start = Clock::now()](const std::string& what, const std::string& detail) {
-      print_phase(what, detail, seconds_since(start));
-    };
+  EventLog events(shown(options.quiet));
+  agent.report = std::ref(events);
   agent.devices = offered_devices(options.machine, agent.state);
   return run_agent(agent, stop.get()) ? 0 : static_cast<int>(ErrorCode::interrupted);
 }

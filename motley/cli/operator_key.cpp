@@ -20,7 +20,7 @@ namespace {
 
 constexpr std::size_t longest_key = 4096;
 
-std::filesystem::path keys_folder() { return user_folder("XDG_STATE_HOME", ".local/state") / "operators"; }
+std::filesystem::path keys_folder() { return state_folder() / "operators"; }
 
 bool is_private(int descriptor) {
   struct stat found {};

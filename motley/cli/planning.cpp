@@ -1,6 +1,4 @@
 #include "motley/cli/planning.hpp"
-#include "motley/base/printable.hpp"
-#include "motley/cli/named_model.hpp"
 
 #include <fmt/format.h>
 
@@ -8,31 +6,20 @@
 #include <charconv>
 #include <cmath>
 
-#include "motley/base/hints.hpp"
+#include "motley/base/printable.hpp"
 #include "motley/base/units.hpp"
 #include "motley/cli/command.hpp"
+#include "motley/cli/named_model.hpp"
 #include "motley/cluster/warnings.hpp"
 #include "motley/cost/serve/serve_forms.hpp"
-#include "motley/planner/serve/deadlines.hpp"
+#include "motley/planner/serve/plan_again.hpp"
+#include "motley/planner/serve/plan_warnings.hpp"
 #include "motley/planner/serve/replan.hpp"
-#include "motley/planner/serve/standby.hpp"
 #include "motley/report/plan_report.hpp"
 #include "motley/report/table.hpp"
 #include "motley/workload/warnings.hpp"
 
 namespace motley::cli {
-namespace {}  // namespace
-
-Objective parse_objective(const std::string& text) {
-  std::vector<std::string> names;
-  for (const auto& entry : enum_names<Objective>()) {
-    if (entry.name == text) return entry.value;
-    names.emplace_back(entry.name);
-  }
-  throw input_error(fmt::format("--objective \"{}\" is not one of {}", text, fmt::join(names, ", ")),
-                    did_you_mean(text, names, "", '`'));
-}
-
 namespace {
 
 ServeOptions serve_options(const PlanningOptions& options) {
@@ -65,42 +52,6 @@ ServeOptions serve_options(const PlanningOptions& options) {
                                                            : std::optional(static_cast<std::int64_t>(parse_bytes_option(
                                                                  options.standby_weights, "--standby-weights"))),
           .offloading = options.no_offload ? Offloading::never : Offloading::where_better};
-}
-
-// Beside what the quickest plan of all could do.
-std::vector<std::string> deadline_warnings(const ServePlan& plan, ServeOptions options) {
-  constexpr double quickest_within_s = 2;
-  std::vector<ServePlan> plans = {plan};
-  if (deadlines_out_of_reach(plans, options.cost).empty()) return {};
-  options.objective = Objective::latency;
-  options.deadline_s = std::min(options.deadline_s, quickest_within_s);
-  ServeOutcome quickest = plan_serve(plan.cluster, plan.model, plan.workload, options);
-  if (quickest.plan) plans.push_back(std::move(*quickest.plan));
-  std::vector<std::string> warnings;
-  for (const auto& missed : deadlines_out_of_reach(plans, options.cost))
-    warnings.push_back(
-        fmt::format("no plan keeps the deadline {} = \"{}\" of class \"{}\": a single request takes {}; the shortest "
-                    "deadline that works is \"{:.2g} s\"",
-                    missed.kind, format_quantity(missed.deadline_s, Dimension::seconds), missed.class_name,
-                    human_seconds(missed.alone_s), missed.nearest_s));
-  return warnings;
-}
-
-// What the plan was asked for and cannot give.
-std::vector<std::string> plan_warnings(const ServePlan& plan, const ServeOptions& options) {
-  std::vector<std::string> warnings;
-  if (options.objective == Objective::slo) warnings = deadline_warnings(plan, options);
-  std::int64_t room = 0;
-  for (const auto& stage : plan.stages) room = std::max(room, stage.kv_tokens);
-  for (const auto& request : plan.workload.classes) {
-    const double tokens = std::ceil(request.prompt_tokens.mean + request.output_tokens.mean);
-    if (tokens > static_cast<double>(room))
-      warnings.push_back(
-          fmt::format("no route has memory for class \"{}\": its mean request has {:g} tokens, the largest KV cache "
-                      "{}; shorten the requests or add device memory",
-                      request.name, tokens, room));
-  }
-  return warnings;
 }
 
 }  // namespace
@@ -247,25 +198,6 @@ ServeOutcome replan(const PlanningOptions& options, bool quiet) {
 }
 
 }  // namespace
-
-ServeOptions options_of(const ServePlan& plan) {
-  ServeOptions options;
-  if (!plan.search.objective.empty()) options.objective = parse_objective(plan.search.objective);
-  options.cost.form = plan.search.cost.empty() ? "motley" : plan.search.cost;
-  options.step = plan.step;
-  options.profile = plan.profile;
-  options.seed = static_cast<std::uint64_t>(plan.search.seed);
-  options.threads = thread_count(0);
-  options.front = Front::skip;
-  if (!plan.stages.empty()) {
-    options.weight_type = plan.stages.front().weight_type;
-    options.weight_types = weight_types_of(plan);
-    options.kv_type = plan.stages.front().kv_type;
-  }
-  options.crossing_type = crossing_type_of(plan);
-  options.standby_bytes = standby_bytes_of(plan);
-  return options;
-}
 
 NamedModels plan_models_from_options(const PlanningOptions& options, bool quiet) {
   if (!options.from.empty() || options.front)

@@ -35,7 +35,6 @@ struct PlanningOptions {
   StepLimits step;
 };
 
-Objective parse_objective(const std::string& text);
 void add_planning_options(CLI::App& verb, PlanningOptions& options, const std::string& model_help);
 // Requests that the model could never serve are a mistake of the workload file; the assumed workload (no file) is only
 // an assumption.
@@ -60,8 +59,6 @@ struct PlanningInputs {
 // Reads the files that the options name. Throws whatever planning would find wrong with them on any cluster.
 PlanningInputs planning_inputs(const PlanningOptions& options, bool quiet);
 ServeOutcome plan_for_cluster(const Cluster& cluster, const PlanningInputs& inputs, bool quiet);
-// To plan as a plan was made, as far as it tells.
-ServeOptions options_of(const ServePlan& plan);
 
 // "hexgen.batch=4" lines for a cost form's own constants.
 CostOptions cost_options(const std::string& form, const std::vector<std::string>& settings);

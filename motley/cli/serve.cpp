@@ -5,13 +5,14 @@
 #include "motley/cli/deploy.hpp"
 #include "motley/cli/planning.hpp"
 #include "motley/cli/serving.hpp"
+#include "motley/planner/serve/plan_again.hpp"
 #include "motley/report/plan_report.hpp"
 
 namespace motley::cli {
 namespace {
 
 // For what the members offer, as this plan was made.
-std::function<ServeOutcome(const Cluster&, const std::vector<std::string>&, bool)> search_like(const ServePlan& plan) {
+PlanSearch search_like(const ServePlan& plan) {
   return [plan](const Cluster& cluster, const std::vector<std::string>& excluded, bool) {
     ServeOptions search = options_of(plan);
     search.excluded = excluded;
@@ -77,13 +78,16 @@ void add_serve(CLI::App& parent, Action& action) {
       if (!options->local && options->serving.backend == "cpu")
         throw input_error("--local or --agents is missing: where are the plan's devices?",
                           "give --local to run each as a CPU worker process on this machine, or --agents");
-      ServeSettings settings = serve_settings(options->serving, plan, options->quiet);
+      EventLog events(shown(options->quiet));
+      ServeSettings settings = serve_settings(options->serving, plan, events);
       settings.host = options->host;
       settings.port = options->port;
       settings.insecure = options->insecure;
       OperatorKey key(options->api.operator_key);
       apply_api_options(options->api, key, settings);
-      return serve_plan(plan, std::move(settings));
+      StopSignals signals(interrupted);
+      LocalFleet fleet(local_fleet(options->serving));
+      return serve_plan(plan, fleet, signals, std::move(settings));
     };
   });
 }

@@ -14,6 +14,7 @@
 #include "motley/model/crossing.hpp"
 #include "motley/plan/offload.hpp"
 #include "motley/plan/served.hpp"
+#include "motley/planner/serve/plan_again.hpp"
 #include "motley/planner/serve/replan.hpp"
 #include "motley/report/plan_report.hpp"
 
@@ -92,15 +93,18 @@ std::optional<ServePlan> replan_over_the_rest(const ServePlan& plan, const std::
 
 }  // namespace
 
-// How far a phase has come is shown in place, and only where somebody looks.
-void print_phase(const std::string& phase, const std::string& detail, double elapsed_s) {
-  const bool underway = detail.ends_with("%");
-  const bool terminal = ::isatty(STDERR_FILENO) == 1;
-  if (underway && !terminal) return;
-  fmt::print(stderr, "{}[{:7.2f}s] {:<10} {}{}", terminal ? "\r\033[K" : "", elapsed_s, printable(phase),
-             printable(detail), underway ? "" : "\n");
-  std::fflush(stderr);
+// How far something has come is shown in place, and only where somebody looks.
+std::function<void(const Event&)> shown(bool quiet) {
+  if (quiet) return {};
+  return [terminal = ::isatty(STDERR_FILENO) == 1](const Event& event) {
+    if (event.is_progress() && !terminal) return;
+    fmt::print(stderr, "{}[{:7.2f}s] {:<10} {}{}", terminal ? "\r\033[K" : "", event.elapsed_s, printable(event.what),
+               printable(event.detail), event.is_progress() ? "" : "\n");
+    std::fflush(stderr);
+  };
 }
+
+int interrupted() { return static_cast<int>(ErrorCode::interrupted); }
 
 void add_serving_options(CLI::App& verb, ServingOptions& options) {
   verb.add_option("plan", options.plan, "Plan file (default: plan for --cluster)")->type_name("PLAN");
@@ -140,17 +144,20 @@ ServePlan serving_plan(const ServingOptions& options) {
   return *outcome.plan;
 }
 
-ServeSettings serve_settings(const ServingOptions& options, const ServePlan& plan, bool quiet) {
+ServeSettings serve_settings(const ServingOptions& options, const ServePlan& plan, EventLog& events) {
   const std::string& named = options.planning.model;
   ServeSettings settings;
   settings.model_folder = locate_model(named, ModelFiles::all, planned_revision(plan.model, named)).path;
-  settings.worker_program = prepare_worker_program();
-  settings.transport = options.transport;
-  settings.backend = options.backend;
-  settings.threads_per_worker = std::max(1, options.worker_threads);
   settings.replan = replan_over_the_rest;
-  if (!quiet) settings.report = print_phase;
+  settings.report = std::ref(events);
   return settings;
+}
+
+LocalFleetOptions local_fleet(const ServingOptions& options) {
+  return {.program = prepare_worker_program(),
+          .transport = options.transport,
+          .backend = options.backend,
+          .threads = std::max(1, options.worker_threads)};
 }
 
 }  // namespace motley::cli

@@ -2,10 +2,13 @@
 #pragma once
 
 #include <CLI/CLI.hpp>
+#include <functional>
 #include <string>
 
+#include "motley/base/event_log.hpp"
 #include "motley/cli/planning.hpp"
 #include "motley/server/serve.hpp"
+#include "motley/workers/local_fleet.hpp"
 
 namespace motley::cli {
 
@@ -21,11 +24,16 @@ struct ServingOptions {
 void add_serving_options(CLI::App& verb, ServingOptions& options);
 // Before a plan is searched that could not be served: throws an input error for types that workers do not compute in.
 void require_served_types(const PlanningOptions& planning);
-// A phase of a start with its time, on stderr.
-void print_phase(const std::string& phase, const std::string& detail, double elapsed_s);
+// For an EventLog: what happens with its time, on stderr; nothing where quiet.
+std::function<void(const Event&)> shown(bool quiet);
+
+// For StopSignals: the exit code of a process that has nothing to end but itself.
+int interrupted();
 
 // Reads the plan, or makes it; throws when none fits, and when --model disagrees with the plan.
 ServePlan serving_plan(const ServingOptions& options);
-ServeSettings serve_settings(const ServingOptions& options, const ServePlan& plan, bool quiet);
+// What runs its devices on this machine.
+LocalFleetOptions local_fleet(const ServingOptions& options);
+ServeSettings serve_settings(const ServingOptions& options, const ServePlan& plan, EventLog& events);
 
 }  // namespace motley::cli

@@ -2,22 +2,27 @@
 #include <fmt/format.h>
 #include <unistd.h>
 
-#include <atomic>
 #include <cmath>
-#include <csignal>
 #include <filesystem>
 #include <numeric>
+#include <functional>
 #include <optional>
+#include <set>
 
 #include "motley/base/clock.hpp"
+#include "motley/base/event_log.hpp"
 #include "motley/base/printable.hpp"
 #include "motley/base/units.hpp"
 #include "motley/cli/command.hpp"
+#include "motley/cli/gathering_options.hpp"
 #include "motley/cli/named_model.hpp"
-#include "motley/cli/train_members.hpp"
+#include "motley/cli/serving.hpp"
 #include "motley/cli/worker_program.hpp"
+#include "motley/comm/net/stop_signals.hpp"
 #include "motley/report/train_report.hpp"
+#include "motley/trainer/layout/layout.hpp"
 #include "motley/trainer/train_run.hpp"
+#include "motley/workers/local_fleet.hpp"
 
 namespace motley::cli {
 namespace {
@@ -30,15 +35,9 @@ struct TrainOptions {
   bool async_save = false;
   bool local = false;
   bool agents = false;
-  bool relays = false;
-  std::size_t most_handshakes = StrangerLimits{}.most_of_address;
-  MachineOptions machine;
-  std::string listen, token_lifetime = "24 h", store;
+  GatheringFlags gathering;
   bool quiet = false;
 };
-
-std::atomic<int> signals{0};
-void on_signal(int) { ++signals; }
 
 TrainPlan sound_plan(const std::string& file) {
   TrainPlan plan = read_plan_file<TrainPlan>(file);
@@ -73,9 +72,7 @@ class Progress {
     return {.starting = [this](const std::string& phase, double fraction) { starting(phase, fraction); },
             .ready = [this](const TrainWorkers& workers) { ready(workers); },
             .step = [this](const StepMetrics& metrics, const auto&) { step(metrics); },
-            .notice = [this](const std::string& what) { line(what); },
-            .stop = [] { return signals > 0; },
-            .abort = [] { return signals > 1; }};
+            .notice = [this](const std::string& what) { line(what); }};
   }
 
  private:
@@ -136,6 +133,16 @@ void set_given(RunRecord& record, const TrainOptions& options) {
   if (!options.eval_data.empty()) record.eval_data = std::filesystem::absolute(options.eval_data).string();
 }
 
+// Waits for the machines of the plan.
+void gather(Gathering& gathering, const TrainPlan& plan) {
+  gathering.open();
+  gathering.offer_weights();
+  std::set<std::string> machines;
+  for (const std::string& device : train_devices(plan)) machines.insert(machine_of(device));
+  gathering.wait_for(1, machines);
+  gathering.check_described(plan.cluster);
+}
+
 int train(const TrainOptions& options) {
   const bool resumed = !options.resume.empty();
   const auto missing = [](const char* option, const char* hint) {
@@ -174,43 +181,40 @@ int train(const TrainOptions& options) {
   if (!record.local && !record.agents)
     throw input_error("--local or --agents is missing: where are the plan's devices?",
                       "give --local to run each as a CPU worker process on this machine, or --agents");
-  if (record.agents) {
-    machine_name(options.machine);
-    offered_memory_bytes(options.machine);
-    token_lifetime_s(options.token_lifetime);
-  }
+  EventLog log(shown(options.quiet));
+  GatheringOptions gathered;
+  if (record.agents) gathered = gathering_options(options.gathering, log);
   check_model(plan, record.model, options.quiet);
   const std::filesystem::path program = prepare_worker_program();
   const std::filesystem::path run = resumed ? options.resume : options.output;
   if (!resumed) check_no_run(run);
 
-  std::signal(SIGINT, on_signal);
-  std::signal(SIGTERM, on_signal);
+  StopSignals signals;
+  gathered.stop = signals.descriptor();
+  std::optional<Gathering> gathering;
+  // Where another driver goes on with the run, nothing more is written.
+  const auto is_fenced = [&] { return gathering && !gathering->is_held(); };
   Progress progress(plan, record, options.quiet);
   RunEvents events = progress.events();
-  TrainWorkersOptions workers{.program = program, .threads = options.worker_threads};
-  TrainMembers members({.machine = options.machine,
-                        .listen = options.listen,
-                        .relays = options.relays,
-                        .most_handshakes = options.most_handshakes,
-                        .token_lifetime = options.token_lifetime,
-                        .run = run,
-                        .store = options.store,
-                        .quiet = options.quiet,
-                        .stopped = events.stop});
-  // Another driver goes on with the run: nothing more is written.
-  events.stop = [&members, asked = events.stop] { return asked() && !members.is_fenced(); };
-  events.abort = [&members, asked = events.abort] { return asked() || members.is_fenced(); };
-  if (record.agents)
-    workers.start = [&members](const TrainPlan& started, const std::filesystem::path& weights, bool with_states) {
-      return members.start(started, weights, with_states);
-    };
+  events.stop = [&] { return signals.count() > 0 && !is_fenced(); };
+  events.abort = [&] { return signals.count() > 1 || is_fenced(); };
+  LocalFleet local({.program = program, .threads = options.worker_threads});
+  const auto fleet = [&](const TrainPlan& started, const std::filesystem::path& weights, bool with_states) -> Fleet& {
+    if (!record.agents) return local;
+    const std::string& url = options.gathering.store;
+    auto store = url.empty() ? store_of_run(run) : open_shared_store(url, false, std::ref(log));
+    gathered.model = std::filesystem::absolute(weights);
+    gathered.contents = with_states ? ManifestOf::weights_and_states : ManifestOf::weights;
+    gather(gathering.emplace(std::move(store), gathered), started);
+    return gathering->members();
+  };
   RunOutcome outcome;
   try {
-    outcome = go_on(run, record, options.from, workers, events);
+    outcome = go_on(run, record, options.from, fleet, events);
   } catch (const Error& error) {
-    members.check_held();
-    if (error.code() == ErrorCode::peer) members.leave();
+    if (gathering) gathering->check_held();
+    // The run waits to be resumed.
+    if (gathering && error.code() == ErrorCode::peer) gathering->leave();
     throw;
   }
   if (!options.quiet)
@@ -264,10 +268,8 @@ void add_train(CLI::App& parent, Action& action) {
   verb->add_flag("--local", options->local, "Run each device as a CPU worker process on this machine");
   verb->add_flag("--agents", options->agents, "Run the plan on the machines that it names, which join as with `up`")
       ->excludes("--local");
-  add_group_options(*verb, options->machine, options->listen, options->token_lifetime);
-  add_relay_option(*verb, options->relays);
-  add_handshakes_option(*verb, options->most_handshakes);
-  add_store_option(*verb, options->store, "With --agents: keep the deployment in etcd://HOST:PORT/PREFIX, not a file");
+  add_gathering_options(*verb, options->gathering);
+  add_store_option(*verb, options->gathering.store, "With --agents: keep the deployment in etcd://HOST:PORT/PREFIX, not a file");
   verb->add_flag("-q,--quiet", options->quiet, "Print no progress on stderr");
   verb->callback([options, &action] { action = [options] { return train(*options); }; });
 }

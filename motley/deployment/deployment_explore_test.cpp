@@ -48,9 +48,10 @@ struct World {
   bool has_served = false;
 };
 
-class Model {
+class DeploymentModel {
  public:
-  explicit Model(const PlanTable& plans, std::vector<Devices> asked) : plans_(plans), asked_(std::move(asked)) {}
+  explicit DeploymentModel(const PlanTable& plans, std::vector<Devices> asked)
+      : plans_(plans), asked_(std::move(asked)) {}
 
   // The first contradiction; empty: none so far.
   const std::string& failure() const { return failure_; }
@@ -190,11 +191,11 @@ class Model {
 
 TEST(DeploymentExploration, EveryStateKeepsThePromisesAndHeals) {
   const PlanTable plans(3);
-  Model model(plans, {{"box/0", "box/1"}, {"box/2"}});
+  DeploymentModel model(plans, {{"box/0", "box/1"}, {"box/2"}});
   std::unordered_set<std::string> seen;
   std::vector<World> open;
   const auto visit = [&](World world) {
-    if (seen.insert(Model::fingerprint(world)).second) open.push_back(std::move(world));
+    if (seen.insert(DeploymentModel::fingerprint(world)).second) open.push_back(std::move(world));
   };
   visit(model.beginning());
   std::size_t transitions = 0;
@@ -216,7 +217,8 @@ TEST(DeploymentExploration, EveryStateKeepsThePromisesAndHeals) {
 
 TEST(DeploymentExploration, RandomSchedulesKeepThePromisesAndHeal) {
   const PlanTable plans(4);
-  Model model(plans, {{"box/0", "box/1"}, {"box/2"}, {"box/0", "box/1", "box/2", "box/3"}, {"box/1", "box/3"}});
+  DeploymentModel model(plans,
+                        {{"box/0", "box/1"}, {"box/2"}, {"box/0", "box/1", "box/2", "box/3"}, {"box/1", "box/3"}});
   std::size_t epochs = 0, downs = 0;
   for (unsigned seed = 1; seed <= 10'000; ++seed) {
     std::minstd_rand random(seed);

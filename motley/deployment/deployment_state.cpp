@@ -7,7 +7,7 @@
 #include <cmath>
 
 #include "motley/plan/served.hpp"
-#include "motley/workers/worker_links.hpp"
+#include "motley/workers/launch.hpp"
 
 namespace motley {
 namespace {

@@ -47,6 +47,17 @@ enum class DeploymentPhase {
 };
 std::string_view name_of(DeploymentPhase phase);
 
+// What runs, for those that watch it.
+struct DeploymentStatus {
+  DeploymentPhase phase = DeploymentPhase::loading;
+  std::shared_ptr<const ServePlan> plan;  // in force
+  std::uint64_t epoch = 0;                // of the plan: from 1, one more with each change
+  std::vector<WorkerStatus> workers;
+  std::map<std::string, double> slow;  // devices that compute so many times slower than they used to
+  std::set<std::string> lost;          // devices, which are not planned with
+  double uptime_s = 0;
+};
+
 class DeploymentState {
  public:
   // Throws an input error for a plan that cannot run or be served. Without `replan` every loss is final.

@@ -11,8 +11,6 @@
 namespace motley {
 namespace {
 
-using Phase = DeploymentPhase;
-
 WorkerLoss loss_of(const std::string& device) {
   return {Error(ErrorCode::peer, device + " was killed by signal 9", "look there"), {device}};
 }
@@ -33,7 +31,7 @@ Replan over_the_rest(const ServePlan& whole) {
 }
 
 void serve(DeploymentState& deployment) {
-  if (deployment.phase() == Phase::pausing) deployment.paused();
+  if (deployment.phase() == DeploymentPhase::pausing) deployment.paused();
   deployment.loaded();
   deployment.warmed_up();
 }
@@ -46,12 +44,12 @@ DeploymentState serving(ServePlan plan, Replan replan = {}, RestartRule restart 
 
 TEST(Deployment, LoadsWarmsUpAndServes) {
   DeploymentState deployment(toy_plan({{1, 1}}));
-  EXPECT_EQ(deployment.phase(), Phase::loading);
+  EXPECT_EQ(deployment.phase(), DeploymentPhase::loading);
   EXPECT_EQ(deployment.epoch(), 1u);
   deployment.loaded();
-  EXPECT_EQ(deployment.phase(), Phase::warming_up);
+  EXPECT_EQ(deployment.phase(), DeploymentPhase::warming_up);
   deployment.warmed_up();
-  EXPECT_EQ(deployment.phase(), Phase::serving);
+  EXPECT_EQ(deployment.phase(), DeploymentPhase::serving);
   EXPECT_FALSE(deployment.failure());
 }
 
@@ -64,13 +62,13 @@ TEST(Deployment, RefusesAPlanThatCannotRun) {
   ServePlan other_model = toy_plan({{1}});
   other_model.model.arch.eos_tokens = {7};
   EXPECT_THROW(deployment.change_to(other_model), Error);
-  EXPECT_EQ(deployment.phase(), Phase::serving);
+  EXPECT_EQ(deployment.phase(), DeploymentPhase::serving);
 }
 
 TEST(Deployment, WithoutAFunctionALossIsFinal) {
   DeploymentState deployment = serving(toy_plan({{1, 1}}));
   deployment.lost(loss_of("box/1"));
-  EXPECT_EQ(deployment.phase(), Phase::failed);
+  EXPECT_EQ(deployment.phase(), DeploymentPhase::failed);
   EXPECT_STREQ(deployment.failure()->what(), "box/1 was killed by signal 9");
   EXPECT_EQ(deployment.failure()->hint(), "look there");
   EXPECT_THROW(deployment.change_to(toy_plan({{1}})), Error);
@@ -96,7 +94,7 @@ TEST(Deployment, ShortMemoryShrinksTheCacheOfTheStage) {
   plan.predicted.memory_bytes["box/2"] = stage_memory(plan, plan.stages[1])[1];
   DeploymentState deployment(plan);  // also before it has served
   deployment.lost(short_of_memory("box/2", 160));
-  EXPECT_EQ(deployment.phase(), Phase::loading);
+  EXPECT_EQ(deployment.phase(), DeploymentPhase::loading);
   EXPECT_EQ(deployment.epoch(), 2u);
   EXPECT_EQ(deployment.plan()->stages[0].kv_tokens, 1024);
   EXPECT_EQ(deployment.plan()->stages[1].kv_tokens, 160);
@@ -108,7 +106,7 @@ TEST(Deployment, ShortMemoryShrinksTheCacheOfTheStage) {
   for (const std::int64_t tokens : {96, 2048, 8}) {  // no fewer; less than a block
     DeploymentState next = deployment;
     next.lost(short_of_memory("box/1", tokens));
-    EXPECT_EQ(next.phase(), Phase::failed);
+    EXPECT_EQ(next.phase(), DeploymentPhase::failed);
     EXPECT_STREQ(next.failure()->what(), "1 MiB is free");
   }
 }
@@ -124,14 +122,14 @@ TEST(Deployment, ReplansUntilNothingIsLeft) {
   const ServePlan whole = toy_plan({{1, 1, 1}});
   DeploymentState deployment = serving(whole, over_the_rest(whole));
   deployment.lost(loss_of("box/1"));
-  EXPECT_EQ(deployment.phase(), Phase::loading);
+  EXPECT_EQ(deployment.phase(), DeploymentPhase::loading);
   EXPECT_EQ(deployment.epoch(), 2u);
   EXPECT_EQ(worker_devices(*deployment.plan()), (std::vector<std::string>{"box/0", "box/2"}));
   deployment.lost(loss_of("box/0"));  // while it loads
   EXPECT_EQ(deployment.epoch(), 3u);
   EXPECT_EQ(worker_devices(*deployment.plan()), std::vector<std::string>{"box/2"});
   deployment.lost(loss_of("box/2"));
-  EXPECT_EQ(deployment.phase(), Phase::failed);
+  EXPECT_EQ(deployment.phase(), DeploymentPhase::failed);
   EXPECT_EQ(deployment.epoch(), 3u);
 }
 
@@ -150,11 +148,11 @@ TEST(Deployment, AUselessReplacementIsSaid) {
 TEST(Deployment, AChangeWaitsForTheStepsUnderWay) {
   DeploymentState deployment = serving(toy_plan({{1, 1}}));
   deployment.change_to(toy_plan({{2}}));
-  EXPECT_EQ(deployment.phase(), Phase::pausing);
+  EXPECT_EQ(deployment.phase(), DeploymentPhase::pausing);
   EXPECT_EQ(deployment.epoch(), 1u);
   deployment.change_to(toy_plan({{1}}));  // replaces it
   deployment.paused();
-  EXPECT_EQ(deployment.phase(), Phase::loading);
+  EXPECT_EQ(deployment.phase(), DeploymentPhase::loading);
   EXPECT_EQ(deployment.epoch(), 2u);
   EXPECT_EQ(deployment.plan()->stages.size(), 1u);
 }
@@ -165,7 +163,7 @@ TEST(Deployment, ALossWhileAPlanWaitsTakesItWhereItFits) {
   DeploymentState fits = serving(whole);
   fits.change_to(on("box/0"));
   fits.lost(loss_of("box/1"));
-  EXPECT_EQ(fits.phase(), Phase::loading);
+  EXPECT_EQ(fits.phase(), DeploymentPhase::loading);
   EXPECT_EQ(worker_devices(*fits.plan()), std::vector<std::string>{"box/0"});
 
   DeploymentState replanned = serving(whole, over_the_rest(whole));
@@ -185,7 +183,7 @@ TEST(Deployment, AWorkerStartsAgainOnItsDeviceUntilItHasDiedThrice) {
   DeploymentState deployment = serving(whole, over_the_rest(whole), third_death);
   const auto plan = deployment.plan();
   deployment.lost(loss_of("box/1"), 10);
-  EXPECT_EQ(deployment.phase(), Phase::loading);
+  EXPECT_EQ(deployment.phase(), DeploymentPhase::loading);
   EXPECT_EQ(deployment.epoch(), 2u);
   EXPECT_EQ(deployment.plan(), plan);
   EXPECT_EQ(deployment.wait_s(), 0);
@@ -232,9 +230,9 @@ TEST(Deployment, WithoutAFunctionTheThirdDeathIsFinal) {
   DeploymentState deployment = serving(toy_plan({{1, 1}}), {}, third_death);
   deployment.lost(loss_of("box/1"), 1);
   deployment.lost(loss_of("box/1"), 2);
-  EXPECT_EQ(deployment.phase(), Phase::loading);
+  EXPECT_EQ(deployment.phase(), DeploymentPhase::loading);
   deployment.lost(loss_of("box/1"), 3);
-  EXPECT_EQ(deployment.phase(), Phase::failed);
+  EXPECT_EQ(deployment.phase(), DeploymentPhase::failed);
 }
 
 TEST(Deployment, ALostDeviceIsTriedAgain) {
@@ -252,10 +250,10 @@ TEST(Deployment, ALostDeviceIsTriedAgain) {
   EXPECT_EQ(deployment.lost_devices().size(), 2u);
   deployment.return_lost(70);  // the plan that was asked for needs the other one, too
   EXPECT_EQ(deployment.lost_devices(), std::set<std::string>{"box/0"});
-  EXPECT_EQ(deployment.phase(), Phase::serving);
+  EXPECT_EQ(deployment.phase(), DeploymentPhase::serving);
   EXPECT_EQ(deployment.returns_s(), 100);
   deployment.return_lost(100);
-  EXPECT_EQ(deployment.phase(), Phase::pausing);
+  EXPECT_EQ(deployment.phase(), DeploymentPhase::pausing);
   serve(deployment);
   EXPECT_EQ(deployment.plan(), plan);
   EXPECT_FALSE(deployment.returns_s());
@@ -296,29 +294,29 @@ TEST(WaitingDeployment, IsDownUntilAPlanIsAskedFor) {
   deployment.lost(loss_of("box/0"));
   serve(deployment);
   deployment.lost(loss_of("box/1"));
-  EXPECT_EQ(deployment.phase(), Phase::down);
+  EXPECT_EQ(deployment.phase(), DeploymentPhase::down);
   EXPECT_EQ(name_of(deployment.phase()), "down");
   EXPECT_EQ(deployment.epoch(), 2u);
   EXPECT_FALSE(deployment.failure());
   EXPECT_FALSE(deployment.returns_s());
   EXPECT_THROW(deployment.change_to(toy_plan({{3}}, -1)), Error);
-  EXPECT_EQ(deployment.phase(), Phase::down);
+  EXPECT_EQ(deployment.phase(), DeploymentPhase::down);
 
   deployment.change_to(whole);
-  EXPECT_EQ(deployment.phase(), Phase::loading) << "at once: there are no steps to wait for";
+  EXPECT_EQ(deployment.phase(), DeploymentPhase::loading) << "at once: there are no steps to wait for";
   EXPECT_EQ(deployment.epoch(), 3u);
   EXPECT_TRUE(deployment.lost_devices().empty());
   serve(deployment);
-  EXPECT_EQ(deployment.phase(), Phase::serving);
+  EXPECT_EQ(deployment.phase(), DeploymentPhase::serving);
 }
 
 TEST(WaitingDeployment, IsDownWithoutAFunctionToo) {
   DeploymentState deployment = serving(toy_plan({{1}}), {}, waits);
   deployment.change_to(toy_plan({{1}}));
   deployment.lost(loss_of("box/0"));
-  EXPECT_EQ(deployment.phase(), Phase::down);
+  EXPECT_EQ(deployment.phase(), DeploymentPhase::down);
   deployment.change_to(toy_plan({{1}}));
-  EXPECT_EQ(deployment.phase(), Phase::loading);
+  EXPECT_EQ(deployment.phase(), DeploymentPhase::loading);
 }
 
 TEST(WaitingDeployment, ADeviceThatIsGoneIsNeitherStartedAgainNorCounted) {
@@ -348,7 +346,7 @@ TEST(WaitingDeployment, NoPlanWithADeviceThatIsGoneReturnsByItself) {
   serve(deployment);
   EXPECT_EQ(worker_devices(*deployment.plan()), std::vector<std::string>{"box/0"});
   deployment.return_lost(80);
-  EXPECT_EQ(deployment.phase(), Phase::pausing);
+  EXPECT_EQ(deployment.phase(), DeploymentPhase::pausing);
   serve(deployment);
   EXPECT_EQ(worker_devices(*deployment.plan()), (std::vector<std::string>{"box/0", "box/1"}));
 }
@@ -386,14 +384,14 @@ TEST(WaitingDeployment, BeforeTheFirstPlanServesOnlyWhatAWorkerSaysIsFinal) {
     peers.lost(gone({"box/0"}));
     EXPECT_EQ(worker_devices(*peers.plan()), std::vector<std::string>{"box/1"});
     peers.lost(loss_of("box/1"));
-    EXPECT_EQ(peers.phase(), Phase::down);
+    EXPECT_EQ(peers.phase(), DeploymentPhase::down);
     own.lost(no_memory);
-    EXPECT_EQ(own.phase(), Phase::failed);
+    EXPECT_EQ(own.phase(), DeploymentPhase::failed);
     EXPECT_EQ(own.failure()->code(), ErrorCode::limit);
   }
   DeploymentState served = serving(whole, over_the_rest(whole), waits);
   served.lost(no_memory);
-  EXPECT_EQ(served.phase(), Phase::loading);
+  EXPECT_EQ(served.phase(), DeploymentPhase::loading);
 }
 
 // One machine has less memory than it has offered: the others serve without it.
@@ -405,11 +403,11 @@ TEST(WaitingDeployment, AMachineThatLacksSomethingIsPlannedAround) {
   EXPECT_EQ(worker_devices(*deployment.plan()), worker_devices(whole));
   deployment.lost(lacks, 2);
   EXPECT_EQ(worker_devices(*deployment.plan()), std::vector<std::string>{"box/1"});
-  EXPECT_EQ(deployment.phase(), Phase::loading);
+  EXPECT_EQ(deployment.phase(), DeploymentPhase::loading);
 
   DeploymentState local(whole, over_the_rest(whole), {.deaths = 2});
   local.lost(lacks, 1);
-  EXPECT_EQ(local.phase(), Phase::failed) << "on one machine that is how it is";
+  EXPECT_EQ(local.phase(), DeploymentPhase::failed) << "on one machine that is how it is";
 }
 
 // Every order of events that a driver can bring, in random schedules: the epoch counts the starts, no plan that takes
@@ -423,21 +421,21 @@ TEST(Deployment, KeepsItsPromisesWhateverHappens) {
     const auto one_of = [&](std::size_t count) { return static_cast<std::size_t>(random()) % count; };
     const RestartRule restart{.deaths = 1 + static_cast<int>(one_of(3)), .away_s = 10, .waits = one_of(4) == 0};
     DeploymentState deployment(whole, one_of(8) > 0 ? over_the_rest(whole) : Replan(), restart);
-    for (int event = 0; event < 25 && deployment.phase() != Phase::failed; ++event) {
+    for (int event = 0; event < 25 && deployment.phase() != DeploymentPhase::failed; ++event) {
       const DeploymentState before = deployment;
       const std::vector<std::string> used = worker_devices(*before.plan());
-      const bool is_down = before.phase() == Phase::down;
+      const bool is_down = before.phase() == DeploymentPhase::down;
       const bool loses = !is_down && one_of(4) == 0, changes = is_down || (!loses && one_of(4) == 0);
       const double now_s = 3.0 * event;
       if (loses)
         deployment.lost(loss_of(used[one_of(used.size())]), now_s);
       else if (changes)
         deployment.change_to(placed_on(toy_plan({{1}}), whole, {all[one_of(all.size())]}));
-      else if (before.phase() == Phase::loading)
+      else if (before.phase() == DeploymentPhase::loading)
         deployment.loaded();
-      else if (before.phase() == Phase::warming_up)
+      else if (before.phase() == DeploymentPhase::warming_up)
         deployment.warmed_up();
-      else if (before.phase() == Phase::pausing)
+      else if (before.phase() == DeploymentPhase::pausing)
         deployment.paused();
       else if (before.returns_s() && *before.returns_s() <= now_s)
         deployment.return_lost(now_s);
@@ -450,13 +448,13 @@ TEST(Deployment, KeepsItsPromisesWhateverHappens) {
       if (is_down) {
         ASSERT_TRUE(took_effect);
       }
-      if (deployment.phase() == Phase::down) {
+      if (deployment.phase() == DeploymentPhase::down) {
         ASSERT_TRUE(loses && restart.waits && !took_effect);
         ++times_down;
       } else if (took_effect || changes) {
-        ASSERT_EQ(deployment.phase(), took_effect ? Phase::loading : Phase::pausing);
+        ASSERT_EQ(deployment.phase(), took_effect ? DeploymentPhase::loading : DeploymentPhase::pausing);
       }
-      if (deployment.phase() == Phase::failed) {
+      if (deployment.phase() == DeploymentPhase::failed) {
         ASSERT_TRUE(loses && deployment.failure());
         ASSERT_TRUE(!took_effect);
         ++failures;

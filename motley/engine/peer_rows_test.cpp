@@ -6,10 +6,11 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include <memory>
+#include <array>
 
 #include "motley/base/error.hpp"
 #include "motley/engine/cuda_library.hpp"
+#include "motley/workers/linked_groups_test.hpp"
 
 namespace motley {
 namespace {
@@ -24,28 +25,28 @@ at::Tensor peer_rows_of(int step) {
   return at::arange(rows * peer_columns, at::kFloat).view({rows, peer_columns}) + 1000 * step;
 }
 
-// A child process sends, this one receives. Each makes its group of the inherited links.
+// A child process sends, this one receives.
 template <class Send, class Receive>
 void between_processes(const char* kind, const Send& send, const Receive& receive) {
-  LinkEnds ends = make_links(2, {{sending_rank, receiving_rank}}, link_kind(kind), 0);
-  for (FileDescriptor& descriptor : ends.owned) descriptor.release();
-  const auto group = [&](int rank) {
-    return WorkerGroup("test", {"box/0", "box/1"}, rank, 1, ends.of_rank[static_cast<std::size_t>(rank)]);
-  };
+  std::array<int, 2> ends{};
+  ASSERT_EQ(::socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, ends.data()), 0);
   const pid_t child = ::fork();
   if (child == 0) {
     try {
-      WorkerGroup workers = group(sending_rank);
-      ::_exit(send(workers) ? 0 : 1);
+      LinkedProcess here(kind, sending_rank, ends[0]);
+      ::_exit(send(here.group) ? 0 : 1);
     } catch (const std::exception&) {
       ::_exit(2);
     }
   }
-  WorkerGroup workers = group(receiving_rank);
-  receive(workers);
+  {
+    LinkedProcess here(kind, receiving_rank, ends[1]);
+    receive(here.group);
+  }
   int status = 0;
   ::waitpid(child, &status, 0);
   EXPECT_EQ(status, 0);
+  for (const int end : ends) ::close(end);
 }
 
 TEST(PeerRows, ArriveAsTheyWere) {

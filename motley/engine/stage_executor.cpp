@@ -14,7 +14,7 @@
 #include "motley/engine/cuda_library.hpp"
 #include "motley/engine/device_errors.hpp"
 #include "motley/engine/ops.hpp"
-#include "motley/workers/worker_links.hpp"
+#include "motley/workers/launch.hpp"
 
 namespace motley {
 namespace {
@@ -76,49 +76,46 @@ std::function<void(double)> weights_progress(ControlConnection& control) {
 
 ServePlan read_sent_plan(const std::string& json) { return read_plan<ServePlan>(parse_json(json, "plan"), "plan"); }
 
-std::unique_ptr<StageModel> preload(const Preload& asked, ControlConnection& control) {
+std::unique_ptr<StageModel> preload(const Preload& asked, const CallDriver& self, ControlConnection& control) {
   const ServePlan plan = read_sent_plan(asked.plan_json);
-  const Assignment assignment = assignment_of(plan, asked.device);
-  const at::Device device = open_backend(asked.backend);
+  const Assignment assignment = assignment_of(plan, self.device);
+  const at::Device device = open_backend(self.backend);
   try {
-    check_memory(plan, asked.device, assignment, device);
+    check_memory(plan, self.device, assignment, device);
   } catch (const MemoryShort&) {
     // The weights fit; the Launch that follows is answered by what is left for keys and values.
   }
-  auto model = StageModel::preload(spec_of(plan, assignment), asked.model_folder, device, weights_progress(control));
+  auto model = StageModel::preload(spec_of(plan, assignment), self.model_folder, device, weights_progress(control));
   control.send(Preloaded{});
   return model;
 }
 
-StageExecutor::StageExecutor(const LaunchedPart& part, ServePlan plan, ControlConnection& control, Fabric* fabric,
-                             std::unique_ptr<StageModel>& held, ActivityLog& activity)
-    : activity_(activity),
+StageExecutor::StageExecutor(const LaunchedPart& part, ServePlan plan, const CallDriver& self,
+                             ControlConnection& control, Fabric& fabric, std::unique_ptr<StageModel>& held,
+                             ActivityLog& activity)
+    : self_(self),
+      activity_(activity),
       epoch_(part.launch.epoch),
-      model_folder_(part.launch.model_folder),
+      stop_(part.stop),
       plan_(std::move(plan)),
-      assignment_(assignment_of(plan_, part.launch.device)),
-      device_(open_backend(part.launch.backend)) {
+      assignment_(assignment_of(plan_, self.device)),
+      device_(open_backend(self.backend)) {
   const Instant start = Clock::now();
   const Launch& launch = part.launch;
   const std::string kernels = kernels_name(device_);  // refused, if so, before any work
   const std::vector<std::string> devices = worker_devices(plan_);
   for (std::size_t rank = 0; rank < devices.size(); ++rank) rank_of_[devices[rank]] = static_cast<int>(rank);
-  if (const auto* links = std::get_if<WorkerLinks>(&launch.links))
-    connect(part, *links);
-  else if (fabric != nullptr)
-    connect(part, std::get<FabricAddresses>(launch.links), *fabric);
-  else
-    throw Error(ErrorCode::peer, "the driver sent addresses to a worker without a fabric");
+  connect(part, fabric);
   meet_gpus();
   control.send(Progress{"connect", 1});
 
   const Stage& stage = *assignment_.stage;
-  if (!held) check_memory(plan_, launch.device, assignment_, device_);
-  model_ = std::make_unique<StageModel>(spec_of(plan_, assignment_), launch.model_folder, group_.get(), device_,
+  if (!held) check_memory(plan_, self.device, assignment_, device_);
+  model_ = std::make_unique<StageModel>(spec_of(plan_, assignment_), self.model_folder, group_.get(), device_,
                                         weights_progress(control), std::move(held), launch.epoch,
-                                        layers_from(launch.handover, rank_of_.at(launch.device)));
+                                        layers_from(launch.handover, rank_of_.at(self.device)));
   try {
-    hand_over(launch.handover, rank_of_.at(launch.device), launch.epoch, *workers_, *model_);
+    hand_over(launch.handover, rank_of_.at(self.device), launch.epoch, *workers_, *model_);
   } catch (const GroupBroken&) {
     held = std::move(model_);
     throw;
@@ -126,7 +123,7 @@ StageExecutor::StageExecutor(const LaunchedPart& part, ServePlan plan, ControlCo
   model_->let_parting_go();
 
   const StageModel::Allocated bytes = model_->allocated();
-  check_allocation(launch.device, assignment_.memory, {bytes.weights, bytes.kv, bytes.activations});
+  check_allocation(self.device, assignment_.memory, {bytes.weights, bytes.kv, bytes.activations});
   if (!stage.embedding) {
     incoming_ = model_->incoming_buffer();
     incoming_host_ =
@@ -145,41 +142,33 @@ StageExecutor::StageExecutor(const LaunchedPart& part, ServePlan plan, ControlCo
 
 void StageExecutor::load_ahead(const Preload& asked, LoadAhead& ahead, std::function<void()> done) const {
   const ServePlan plan = read_sent_plan(asked.plan_json);
-  const Assignment next = assignment_of(plan, asked.device);
-  const DeviceType& type = plan.cluster.type_of(plan.cluster.find_device(asked.device));
+  const Assignment next = assignment_of(plan, self_.device);
+  const DeviceType& type = plan.cluster.type_of(plan.cluster.find_device(self_.device));
   if (!has_room_beside(assignment_, next, type.memory_bytes)) return done();
-  ahead.begin(spec_of(plan, next), asked.model_folder, device_, *model_, std::move(done));
+  ahead.begin(spec_of(plan, next), self_.model_folder, device_, *model_, std::move(done));
 }
 
 void StageExecutor::load_standby(LoadAhead& ahead, std::function<void(std::int64_t bytes)> done) const {
-  ahead.begin_standby(spec_of(plan_, assignment_), model_folder_, device_, *model_, std::move(done));
+  ahead.begin_standby(spec_of(plan_, assignment_), self_.model_folder, device_, *model_, std::move(done));
 }
 
-void StageExecutor::connect(const LaunchedPart& part, const WorkerLinks& links) {
-  const Launch& launch = part.launch;
-  workers_ = std::make_unique<WorkerGroup>(crossings_name, worker_devices(plan_), rank_of_.at(launch.device),
-                                           launch.epoch, links.crossings, part.stop);
-  const Stage& stage = *assignment_.stage;
-  if (assignment_.degree > 1)
-    group_ = std::make_unique<WorkerGroup>("stage " + stage.id, stage.devices, assignment_.rank, launch.epoch,
-                                           links.stage, part.stop);
-}
-
-void StageExecutor::connect(const LaunchedPart& part, const FabricAddresses& addresses, Fabric& fabric) {
+void StageExecutor::connect(const LaunchedPart& part, Fabric& fabric) {
+  const std::vector<WorkerAddress>& addresses = part.launch.workers;
   const std::vector<std::string> devices = worker_devices(plan_);
-  if (addresses.of_workers.size() != devices.size())
-    throw Error(ErrorCode::peer,
-                fmt::format("{} addresses for {} workers", addresses.of_workers.size(), devices.size()));
-  const auto group = [&](const std::string& name, const std::vector<std::string>& members, int rank) {
+  if (addresses.size() != devices.size())
+    throw Error(ErrorCode::peer, fmt::format("{} addresses for {} workers", addresses.size(), devices.size()));
+  const auto group = [&](const std::string& name, const std::vector<std::string>& members, int rank,
+                         std::int64_t window_bytes) {
     std::vector<WorkerAddress> of_members;
     for (const std::string& device : members)
-      of_members.push_back(addresses.of_workers[static_cast<std::size_t>(rank_of_.at(device))]);
+      of_members.push_back(addresses[static_cast<std::size_t>(rank_of_.at(device))]);
     return std::make_unique<WorkerGroup>(name, members, rank, part.launch.epoch, of_members, fabric, connect_timeout_s,
-                                         part.stop);
+                                         part.stop, window_bytes);
   };
-  workers_ = group(crossings_name, devices, rank_of_.at(part.launch.device));
+  // A stage that has sent its rows goes on to the next step, and the one after.
+  workers_ = group(crossings_name, devices, rank_of_.at(self_.device), 2 * largest_frame_bytes(plan_));
   const Stage& stage = *assignment_.stage;
-  if (assignment_.degree > 1) group_ = group("stage " + stage.id, stage.devices, assignment_.rank);
+  if (assignment_.degree > 1) group_ = group("stage " + stage.id, stage.devices, assignment_.rank, 0);
 }
 
 // Pairs of ranks in workers_, sender and receiver, whose rows may pass from GPU to GPU of one machine: the receiver
@@ -268,7 +257,7 @@ StepResult StageExecutor::execute(Step step) {
   const at::Tensor incoming = place.previous != nullptr ? receive(place, tokens) : at::Tensor();
   // A rank may get its whole input from the others of its stage, and waits there for the stages before.
   const double stage_waited_before_s = stage_waited_s();
-  const at::Tensor hidden = model_->forward(step, incoming);
+  const at::Tensor hidden = model_->forward(step, incoming, stop_);
   StepResult result{.step = step.step};
   if (place.next == nullptr)
     use_logits(step, hidden, result);

@@ -36,15 +36,15 @@ ServePlan read_sent_plan(const std::string& json);
 // Tells the driver of each twentieth of the weights. `control` outlives it.
 std::function<void(double)> weights_progress(ControlConnection& control);
 
-// Sends Progress, and Preloaded at the end.
-std::unique_ptr<StageModel> preload(const Preload& asked, ControlConnection& control);
+// Sends Progress, and Preloaded at the end. `self` is what the worker is told that it is, here and below.
+std::unique_ptr<StageModel> preload(const Preload& asked, const CallDriver& self, ControlConnection& control);
 
 class StageExecutor {
  public:
   // Sends Progress, and Ready at the end. `held` may be null; it is taken, and the new part keeps of it what it can.
   // Where GroupBroken is thrown it is as before, or what was made of it.
-  StageExecutor(const LaunchedPart& part, ServePlan plan, ControlConnection& control, Fabric* fabric,
-                std::unique_ptr<StageModel>& held, ActivityLog& activity);
+  StageExecutor(const LaunchedPart& part, ServePlan plan, const CallDriver& self, ControlConnection& control,
+                Fabric& fabric, std::unique_ptr<StageModel>& held, ActivityLog& activity);
   StepResult execute(Step step);
   std::unique_ptr<StageModel>& model() { return model_; }
   // What a later launch will need is read from now on, if there is room for it; `done` is called in any case.
@@ -53,8 +53,7 @@ class StageExecutor {
   void load_standby(LoadAhead& ahead, std::function<void(std::int64_t bytes)> done) const;
 
  private:
-  void connect(const LaunchedPart& part, const WorkerLinks& links);
-  void connect(const LaunchedPart& part, const FabricAddresses& addresses, Fabric& fabric);
+  void connect(const LaunchedPart& part, Fabric& fabric);
   void meet_gpus();
   std::set<std::pair<int, int>> crossings_of_gpus() const;
   const RoutePlace& place_on_route(const Step& step) const;
@@ -64,9 +63,10 @@ class StageExecutor {
   double waited_s() const;
   double stage_waited_s() const { return group_ ? group_->waited_s() : 0; }
 
+  const CallDriver& self_;
   ActivityLog& activity_;
   const std::uint64_t epoch_;
-  const std::string model_folder_;
+  const std::stop_token stop_;  // of this part of a plan
   std::uint64_t step_ = 0;
   ServePlan plan_;
   Assignment assignment_;

@@ -372,7 +372,7 @@ StageModel::StageModel(const StageSpec& spec, StageWeights weights, WorkerGroup*
 
 StageModel::~StageModel() = default;
 
-Tensor StageModel::forward(const Step& step, const Tensor& incoming) {
+Tensor StageModel::forward(const Step& step, const Tensor& incoming, const std::stop_token& stop) {
   const c10::InferenceMode guard;
   Impl& m = *impl_;
   const std::vector<SequenceRows> sequences = m.check(step);
@@ -401,12 +401,17 @@ Tensor StageModel::forward(const Step& step, const Tensor& incoming) {
     wait_for_stream(m.device);  // the batch before has its numbers
     m.begin(batch, tokens, positions);
   };
+  // Steps of one token per sequence differ in numbers on the device alone; sums over ranks pass through the host, and
+  // blocks that stream are waited for.
+  const bool repeats = m.spec.degree == 1 && !m.spec.offload && std::ssize(sequences) == count;
   const auto run = [&] {
     for (const MicroBatch& batch : batches) {
       turn_to(batch);
       if (m.spec.embedding) m.embed(batch.rows_of(hidden));
     }
     for (std::int64_t layer = m.spec.layers.first; layer < m.spec.layers.end; ++layer) {
+      if (stop.stop_requested() && !repeats && !m.spec.offload)
+        throw GroupBroken(fmt::format("asked to stop before layer {}", layer), {}, {});
       const BlockWeights& block = m.weights.blocks->block(layer);
       for (std::size_t i = 0; i < batches.size(); ++i) {
         turn_to(batches[i]);
@@ -414,9 +419,6 @@ Tensor StageModel::forward(const Step& step, const Tensor& incoming) {
       }
     }
   };
-  // Steps of one token per sequence differ in numbers on the device alone; sums over ranks pass through the host, and
-  // blocks that stream are waited for.
-  const bool repeats = m.spec.degree == 1 && !m.spec.offload && std::ssize(sequences) == count;
   if (repeats)
     m.ops.run(2 * count, run);
   else

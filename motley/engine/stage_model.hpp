@@ -11,6 +11,7 @@
 #include <optional>
 #include <set>
 #include <span>
+#include <stop_token>
 #include <string>
 #include <vector>
 
@@ -52,8 +53,9 @@ class StageModel {
 
   // Runs one step: T = sum of counts. A stage that offloads cuts it into micro-batches that share a pass over the
   // weights. At an embedding stage the tokens come from `step`; otherwise `incoming` holds [T, hidden], replicated on
-  // all ranks. Returns [T, hidden], replicated, valid until the next call.
-  at::Tensor forward(const Step& step, const at::Tensor& incoming);
+  // all ranks. Returns [T, hidden], replicated, valid until the next call. Where `stop` is asked for during a long step
+  // it throws GroupBroken: the step's keys and values are then not all there.
+  at::Tensor forward(const Step& step, const at::Tensor& incoming, const std::stop_token& stop = {});
 
   // Where received rows are put: [max_tokens, hidden]. An inference tensor: operations on it need a c10::InferenceMode.
   at::Tensor incoming_buffer();

@@ -308,5 +308,16 @@ TEST_F(StageModelTest, RefusesKeysAndValuesThatAreNotWholeBlocks) {
   }
 }
 
+// A worker in the middle of a long step must come to its next launch while the others wait for it.
+TEST_F(StageModelTest, ALongStepStopsAsAskedAndCanBeRunAgain) {
+  const c10::InferenceMode guard;
+  StageModel model(whole(), folder, nullptr, at::kCPU), other(whole(), folder, nullptr, at::kCPU);
+  const Step step{1, 0, {part(1, 0, 20, {0, 1, 2})}};
+  std::stop_source asked;
+  asked.request_stop();
+  EXPECT_THROW(model.forward(step, {}, asked.get_token()), GroupBroken);
+  EXPECT_TRUE(at::equal(run(model, step), run(other, step)));
+}
+
 }  // namespace
 }  // namespace motley

@@ -12,13 +12,14 @@
 #include <future>
 #include <mutex>
 
-#include "motley/fleet/deployment_group.hpp"
-#include "motley/fleet/members.hpp"
 #include "motley/checkpoint/chunk_cache.hpp"
 #include "motley/checkpoint/large_model_test.hpp"
 #include "motley/comm/net/deadline_test.hpp"
 #include "motley/comm/net/message_stream.hpp"
 #include "motley/comm/net/wakeup.hpp"
+#include "motley/fleet/deployment_group.hpp"
+#include "motley/fleet/hand_agent_test.hpp"
+#include "motley/fleet/members.hpp"
 #include "motley/workers/control_listener.hpp"
 #include "motley/workers/toy_plan_test.hpp"
 
@@ -128,8 +129,8 @@ class DeployedAgentTest : public AgentTest {
     return true;
   }
   Workers start(std::uint64_t epoch, const std::vector<ChunkId>& chunks = {{0, 1}}, Workers earlier = {}) {
-    return members_.start_workers(
-        toy_plan({{1}}), epoch, {}, [&](const std::string&) { return chunks; }, earlier);
+    return start_with_chunks(
+        members_, toy_plan({{1}}), epoch, [&](const std::string&) { return chunks; }, earlier);
   }
   static bool is_ready(WorkerLink& link) {
     for (const Instant until = soon(); seconds_until(until) > 0 && !link.ended();) {
@@ -270,8 +271,8 @@ class SharingAgentsTest : public DeployedAgentTest {
     plan.stages[0].devices = {machine + "/0"};
     Workers earlier;
     for (const Instant until = soon();;) try {
-        return members_.start_workers(
-            plan, epoch, {}, [&](const std::string&) { return chunks; }, earlier);
+        return start_with_chunks(
+            members_, plan, epoch, [&](const std::string&) { return chunks; }, earlier);
       } catch (const WorkersNotStarted&) {
         if (seconds_until(until) < 0) throw;  // before that, it may not know yet who holds what
       }

@@ -3,8 +3,8 @@
 
 #include <vector>
 
-#include "motley/fleet/member_status.hpp"
 #include "motley/cluster/cluster.hpp"
+#include "motley/fleet/member_status.hpp"
 
 namespace motley {
 

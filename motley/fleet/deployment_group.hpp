@@ -8,10 +8,10 @@
 #include <thread>
 
 #include "motley/agent/join_link.hpp"
-#include "motley/fleet/kept_deployment.hpp"
 #include "motley/comm/membership/coordinator_server.hpp"
 #include "motley/comm/net/listener.hpp"
 #include "motley/comm/net/strangers.hpp"
+#include "motley/fleet/kept_deployment.hpp"
 
 namespace motley {
 

@@ -8,11 +8,12 @@
 #include <string>
 #include <vector>
 
-#include "motley/fleet/members.hpp"
 #include "motley/base/version.hpp"
 #include "motley/comm/net/deadline_test.hpp"
 #include "motley/comm/net/message_stream.hpp"
+#include "motley/fleet/members.hpp"
 #include "motley/workers/control_listener.hpp"
+#include "motley/workers/launch.hpp"
 
 namespace motley {
 
@@ -20,14 +21,32 @@ inline const RelayAccess with_secret{.key = "secret", .identity = {}};
 inline const std::string this_version(version());
 inline const OfferedDevice some_device{"toy", 1 << 20, 1e9, 1e9, 2};
 
+// Members whose workers read these chunks.
+struct FleetOfChunks final : Fleet {
+  FleetOfChunks(Members& all, ChunksOf read) : members(all), chunks(std::move(read)) {}
+  std::unique_ptr<WorkerStart> begin(const std::vector<std::string>& starting, const std::vector<std::string>& running,
+                                     const WorkerReads&) override {
+    return members.begin(starting, running, chunks);
+  }
+  bool is_here() const override { return false; }
+  Members& members;
+  ChunksOf chunks;
+};
+inline Workers start_with_chunks(Members& members, const ServePlan& plan, std::uint64_t epoch, ChunksOf chunks,
+                                 Workers& earlier) {
+  FleetOfChunks fleet(members, std::move(chunks));
+  Workers workers = start_workers(fleet, worker_devices(plan), {}, earlier);
+  launch_workers(workers, plan, epoch);
+  return workers;
+}
+
 // A machine's agent as far as its driver sees it.
 class HandAgent {
  public:
   HandAgent(const Members& members, const std::string& name, const std::string& run = "1",
-            const std::string& of_version = this_version)
-      : stream_(
-            call_service(members.address(), hello(agents_service, name, of_version + " " + run), with_secret, soon()),
-            max_agent_message_bytes) {}
+            const std::string& of_version = this_version, const RelayAccess& access = with_secret)
+      : stream_(call_service(members.address(), hello(agents_service, name, of_version + " " + run), access, soon()),
+                max_agent_message_bytes) {}
 
   static LinkHello hello(const std::string& service, const std::string& name, const std::string& word) {
     LinkHello hello;

@@ -7,9 +7,9 @@
 #include <filesystem>
 #include <thread>
 
-#include "motley/fleet/hand_agent_test.hpp"
 #include "motley/base/proc_value.hpp"
 #include "motley/comm/net/sockets.hpp"
+#include "motley/fleet/hand_agent_test.hpp"
 
 namespace motley {
 namespace {

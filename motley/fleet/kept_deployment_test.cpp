@@ -6,8 +6,8 @@
 #include <ctime>
 #include <fstream>
 
-#include "motley/fleet/deployment_group.hpp"
 #include "motley/base/value.hpp"
+#include "motley/fleet/deployment_group.hpp"
 
 namespace motley {
 namespace {

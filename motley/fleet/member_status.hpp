@@ -8,6 +8,7 @@
 #include "motley/agent/messages.hpp"
 #include "motley/comm/net/listener.hpp"
 #include "motley/comm/net/strangers.hpp"
+#include "motley/deployment/machines.hpp"
 
 namespace motley {
 
@@ -16,14 +17,6 @@ struct MemberStatus {
   std::string address;
   std::vector<OfferedDevice> devices;
   bool operator==(const MemberStatus&) const = default;
-};
-
-// From one machine to another.
-struct MachineLink {
-  std::string from, to;
-  double latency_s = 0;  // one way
-  double bytes_per_s = 0;
-  bool operator==(const MachineLink&) const = default;
 };
 
 struct MembersOptions {

@@ -1,7 +1,8 @@
 #include "motley/fleet/members.hpp"
 
-#include "motley/fleet/members_state.hpp"
 #include "motley/base/survive.hpp"
+#include "motley/fleet/cluster_of.hpp"
+#include "motley/fleet/members_state.hpp"
 
 namespace motley {
 namespace {
@@ -37,6 +38,12 @@ std::vector<MemberStatus> Members::list() const {
   }
   std::ranges::sort(all, {}, &MemberStatus::name);
   return all;
+}
+
+Cluster Members::offered(const std::set<std::string>& without) const {
+  std::vector<MemberStatus> there = list();
+  std::erase_if(there, [&](const MemberStatus& member) { return without.contains(member.name); });
+  return there.empty() ? Cluster() : cluster_of(there, links(), assumed_network());
 }
 
 std::set<std::string> Members::leaving() const {
@@ -106,11 +113,12 @@ std::vector<MachineLink> Members::measure_links(double seconds, int stop, const 
   return links();
 }
 
-void Members::offer_weights(ModelManifest manifest, std::filesystem::path folder) {
+void Members::offer_weights(ModelManifest manifest, const std::filesystem::path& model) {
   const std::lock_guard lock(state_->mutex);
   MOTLEY_CHECK(!state_->manifest);  // who streams reads it without the mutex
   state_->manifest = std::move(manifest);
-  state_->folder = std::move(folder);
+  state_->folder = state_->manifest->opens.empty() ? model : model.parent_path();
+  state_->needed.emplace(*state_->manifest, model);
   state_->sources_changed = true;
   for (MembersState::Agent& agent : state_->agents)
     if (!agent.gone) state_->queue(agent, Weights{*state_->manifest});

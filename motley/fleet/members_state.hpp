@@ -14,11 +14,6 @@
 #include <thread>
 
 #include "motley/agent/chunk_service.hpp"
-#include "motley/fleet/cluster_of.hpp"
-#include "motley/fleet/member_status.hpp"
-#include "motley/fleet/member_worker.hpp"
-#include "motley/fleet/message_budget.hpp"
-#include "motley/fleet/offer.hpp"
 #include "motley/base/clock.hpp"
 #include "motley/base/error.hpp"
 #include "motley/base/units.hpp"
@@ -26,12 +21,18 @@
 #include "motley/checkpoint/chunk_cache.hpp"
 #include "motley/comm/authority/machine_name.hpp"
 #include "motley/comm/net/message_stream.hpp"
-#include "motley/workers/worker_links.hpp"
+#include "motley/fleet/cluster_of.hpp"
+#include "motley/fleet/member_status.hpp"
+#include "motley/fleet/member_worker.hpp"
+#include "motley/fleet/message_budget.hpp"
+#include "motley/fleet/needed_chunks.hpp"
+#include "motley/fleet/offer.hpp"
+#include "motley/workers/fleet.hpp"
+#include "motley/workers/worker_loss.hpp"
 
 namespace motley {
 
 struct MembersState {
-  static constexpr double start_patience_s = 30;  // for the next sign of a worker that is to start
   static constexpr std::size_t most_weights_callers = 1024;
   static constexpr double tell_sources_every_s = 0.5;
   static constexpr std::size_t most_told_ranges = std::size_t{1} << 20;          // in one message
@@ -65,6 +66,7 @@ struct MembersState {
   };
   std::map<std::string, KeptOut> kept_out;  // members that broke the protocol
   std::optional<ModelManifest> manifest;
+  std::optional<NeededChunks> needed;  // of the same model
   std::filesystem::path folder;
   std::map<WorkerKey, std::weak_ptr<WorkerNews>> news;
   std::map<std::string, std::shared_ptr<WorkerNews>> news_of_starting;  // until they have called
@@ -427,10 +429,10 @@ struct MembersState {
     return true;
   }
 
-  // Has the workers of `starting` started, and what those of the other devices lack fetched. What an earlier start has
-  // left behind does not count any more. Returns the start's number; whoever is not there is found by check_starting().
-  std::uint64_t begin_start(const std::vector<std::string>& devices, const std::vector<std::string>& starting,
-                            const std::function<std::vector<ChunkId>(const std::string& device)>& chunks) {
+  // What an earlier start has left behind does not count any more. Returns the start's number; whoever is not there is
+  // found by check_starting().
+  std::uint64_t begin_start(const std::vector<std::string>& starting, const std::vector<std::string>& running,
+                            const ChunksOf& chunks) {
     std::uint64_t start = 0;
     {
       const std::lock_guard lock(mutex);
@@ -441,10 +443,10 @@ struct MembersState {
       start = ++starts;
     }
     calls.expect(starting, start);
-    for (const std::string& device : devices)
-      if (!(std::ranges::count(starting, device) > 0 ? start_worker(device, start, chunks(device))
-                                                     : fetch_for(device, start, chunks(device))))
-        break;
+    for (const std::string& device : starting)
+      if (!start_worker(device, start, chunks(device))) return start;
+    for (const std::string& device : running)
+      if (!fetch_for(device, start, chunks(device))) return start;
     return start;
   }
 
@@ -454,10 +456,9 @@ struct MembersState {
                                           [this, device, start] { tell_end(device, start); });
   }
 
-  // Why workers of this start will not come or stay, where that is known.
+  // Why workers of this start will not come, where that is known.
   void check_starting(const std::vector<std::string>& devices, std::uint64_t start,
-                      const std::vector<std::string>& starting, const Workers& staying) {
-    for (const Worker& worker : staying) check_staying(worker, devices);
+                      const std::vector<std::string>& starting) {
     const std::lock_guard lock(mutex);
     if (ending) throw WorkersNotStarted({Error(ErrorCode::interrupted, "the deployment is ending")});
     for (const std::string& device : devices) {
@@ -473,7 +474,7 @@ struct MembersState {
     // An agent that has connected again does not know what its earlier connection was told.
     for (const std::string& device : starting)
       if (find(machine_of(device)) == nullptr || has_gone({device, start}))
-        throw WorkersNotStarted(gone(devices, machine_of(device)));
+        throw WorkersNotStarted(machine_gone(devices, machine_of(device)));
     if (seconds_since(start_stirred) < start_patience_s) return;
     std::vector<std::string> silent = calls.missing(starting);
     for (const auto& [device, of_start] : fetching) silent.push_back(device);
@@ -481,19 +482,6 @@ struct MembersState {
                                                                 silent.size() == 1 ? "a worker has" : "workers have",
                                                                 start_patience_s, fmt::join(silent, ", "))),
                              silent});
-  }
-
-  static void check_staying(const Worker& worker, const std::vector<std::string>& devices) {
-    const auto exit = worker.link->exit();
-    if (!exit) return;
-    if (exit->how == WorkerExit::How::machine) throw WorkersNotStarted(gone(devices, machine_of(worker.device)));
-    throw WorkersNotStarted(
-        {Error(ErrorCode::peer, fmt::format("{} {}", worker.name(), exit->text())), {worker.device}});
-  }
-
-  void stir() {
-    const std::lock_guard lock(mutex);
-    start_stirred = Clock::now();
   }
 
   bool all_fetched() const {
@@ -507,13 +495,6 @@ struct MembersState {
     if (!known) return false;
     const std::lock_guard lock(known->mutex);
     return known->gone;
-  }
-
-  static WorkerLoss gone(const std::vector<std::string>& devices, const std::string& machine) {
-    WorkerLoss loss{Error(ErrorCode::peer, fmt::format("{} is not there", machine)), {}, true};
-    std::ranges::copy_if(devices, std::back_inserter(loss.devices),
-                         [&](const std::string& device) { return machine_of(device) == machine; });
-    return loss;
   }
 
   void tell_end(const std::string& device, std::uint64_t start) {

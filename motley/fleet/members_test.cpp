@@ -9,14 +9,15 @@
 #include <mutex>
 #include <set>
 
-#include "motley/fleet/cluster_of.hpp"
-#include "motley/fleet/hand_agent_test.hpp"
 #include "motley/checkpoint/chunk_cache.hpp"
 #include "motley/checkpoint/large_model_test.hpp"
 #include "motley/comm/net/deadline_test.hpp"
+#include "motley/fleet/cluster_of.hpp"
+#include "motley/fleet/hand_agent_test.hpp"
 #include "motley/workers/control_connection.hpp"
 #include "motley/workers/remote_workers.hpp"
 #include "motley/workers/toy_plan_test.hpp"
+#include "motley/workers/worker_preparation.hpp"
 
 namespace motley {
 namespace {
@@ -386,15 +387,10 @@ class MemberWorkersTest : public MembersTest {
   }
 
   std::future<Workers> start(std::uint64_t epoch = 5) {
-    return std::async(std::launch::async, [this, epoch] {
-      return members_.start_workers(
-          plan_, epoch, {},
-          [](const std::string& device) {
-            return std::vector<ChunkId>{{0, device == "left/0" ? 1u : 2u}};
-          },
-          earlier_);
-    });
+    return std::async(std::launch::async,
+                      [this, epoch] { return start_with_chunks(members_, plan_, epoch, some_chunks, earlier_); });
   }
+  static std::vector<ChunkId> some_chunks(const std::string& device) { return {{0, device == "left/0" ? 1u : 2u}}; }
   // As a worker that its agent has started: not before the driver awaits it.
   ControlConnection call(const std::string& device, std::uint64_t start = 1) const {
     const WorkerCall of_worker{device, start, "127.0.0.1:" + device.substr(device.size() - 1)};
@@ -450,9 +446,8 @@ TEST_F(MemberWorkersTest, AreStartedByTheirAgentsAndLaunchedByTheDriver) {
   const auto message = second.receive();
   ASSERT_TRUE(message && std::holds_alternative<Launch>(*message));
   const Launch& launch = std::get<Launch>(*message);
-  EXPECT_EQ(launch.device, "left/1");
   EXPECT_EQ(launch.epoch, 5u);
-  EXPECT_EQ(std::get<FabricAddresses>(launch.links).of_workers,
+  EXPECT_EQ(launch.workers,
             (std::vector<WorkerAddress>{{"127.0.0.1:0", "left"}, {"127.0.0.1:1", "left"}, {"127.0.0.1:0", "right"}}));
   third.send(Progress{"weights", 1});
   EXPECT_EQ(receive(*workers[2].link), std::vector<Message>{(Progress{"weights", 1})});
@@ -584,7 +579,7 @@ TEST_F(MemberWorkersTest, StayWhereTheyCan) {
   EXPECT_EQ(std::get<Launch>(*second.receive()).epoch, 5u);
   const auto launch = std::get<Launch>(*second.receive());
   EXPECT_EQ(launch.epoch, 6u);
-  EXPECT_EQ(std::get<FabricAddresses>(launch.links).of_workers.at(1).address, "127.0.0.1:1");
+  EXPECT_EQ(launch.workers.at(1).address, "127.0.0.1:1");
   EXPECT_EQ(std::get<Launch>(*again.receive()).epoch, 6u);
 }
 
@@ -640,9 +635,7 @@ class MemberPreparationTest : public MemberWorkersTest {
  protected:
   // The worker of right/0 runs.
   std::unique_ptr<WorkerPreparation> prepare() {
-    return members_.prepare_workers(plan_, {"right/0"}, [](const std::string& device) {
-      return std::vector<ChunkId>{{0, device == "left/0" ? 1u : 2u}};
-    });
+    return std::make_unique<WorkerPreparation>(fleet_, plan_, std::set<std::string>{"right/0"}, WorkerReads{});
   }
   static bool gets_done(WorkerPreparation& preparation) {
     for (const Instant until = soon(); seconds_until(until) > 0;)
@@ -657,6 +650,8 @@ class MemberPreparationTest : public MemberWorkersTest {
     }
     return "none";
   }
+
+  FleetOfChunks fleet_{members_, some_chunks};
 };
 
 TEST_F(MemberPreparationTest, StartsLoadsAndFetchesWhatIsMissing) {
@@ -671,8 +666,9 @@ TEST_F(MemberPreparationTest, StartsLoadsAndFetchesWhatIsMissing) {
     while (read.wait_for(std::chrono::milliseconds(1)) != std::future_status::ready) preparation->done();
     return std::get<Preload>(*read.get());
   };
-  EXPECT_EQ(preload(first).device, "left/0");
-  EXPECT_EQ(preload(second).device, "left/1");
+  const Preload asked = preload(first);
+  EXPECT_FALSE(asked.plan_json.empty());
+  EXPECT_EQ(preload(second), asked);
   first.send(Preloaded{});
   second.send(Progress{"weights", 0.5});
   second.send(Preloaded{});

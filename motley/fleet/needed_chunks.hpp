@@ -1,29 +1,33 @@
 // Which part of a model's weights a device's worker reads.
 #pragma once
 
+#include <filesystem>
+#include <map>
 #include <string>
 #include <vector>
 
 #include "motley/checkpoint/checkpoint.hpp"
 #include "motley/checkpoint/manifest.hpp"
-#include "motley/plan/serve.hpp"
+#include "motley/workers/fleet.hpp"
 
 namespace motley {
 
-// Rows of a tensor, read as the model's files hold it, all columns.
-struct ReadRows {
-  const Checkpoint& from;
-  std::string tensor;
-  Span rows;
-};
-// The chunks in which these lie, and the headers of all files. In order. Throws an input error where a checkpoint lacks
-// a tensor.
-std::vector<ChunkId> chunks_of(const std::vector<ReadRows>& read, const ModelManifest& manifest);
+// Of one thread.
+class NeededChunks {
+ public:
+  // Of a folder or a GGUF file; the manifest, which is its own, outlives this.
+  NeededChunks(const ModelManifest& manifest, std::filesystem::path model)
+      : manifest_(manifest), model_(std::move(model)) {}
+  // The chunks in which these rows lie, and the headers of all files. In order. Throws an input error where the model
+  // lacks a tensor.
+  std::vector<ChunkId> of(const std::vector<ReadRows>& read);
 
-enum class ChunksOf { own_layers, standby_too };
-// The headers of all files, and of the tensors of the device's layers the rows that its rank holds; all columns. In
-// order. Throws an input error where the device is in no stage, or the checkpoint lacks a tensor.
-std::vector<ChunkId> needed_chunks(const ServePlan& plan, const std::string& device, const Checkpoint& checkpoint,
-                                   const ModelManifest& manifest, ChunksOf of = ChunksOf::own_layers);
+ private:
+  const Checkpoint& files_of(const std::string& stem);
+
+  const ModelManifest& manifest_;
+  const std::filesystem::path model_;
+  std::map<std::string, Checkpoint> opened_;  // by stem
+};
 
 }  // namespace motley

@@ -57,13 +57,18 @@ ServePlan plan_over(const Architecture& arch, const std::vector<int>& degrees) {
   return plan;
 }
 
+std::vector<ChunkId> needed_chunks(const ServePlan& plan, const std::string& device, const fs::path& model,
+                                   const ModelManifest& manifest, ReadsOf of = ReadsOf::own_layers) {
+  return NeededChunks(manifest, model).of(rows_of(plan, device, of));
+}
+
 class NeededChunksTest : public SafetensorsTest {
  protected:
   // Of one file, chunks alone.
   static std::vector<std::uint32_t> chunks_for(const ServePlan& plan, const std::string& device,
                                                const fs::path& model) {
     std::vector<std::uint32_t> numbers;
-    for (const ChunkId& id : needed_chunks(plan, device, Checkpoint(model), make_manifest(model))) {
+    for (const ChunkId& id : needed_chunks(plan, device, model, make_manifest(model))) {
       EXPECT_EQ(id.file, 0u);
       numbers.push_back(id.chunk);
     }
@@ -138,8 +143,7 @@ TEST_F(HandComputedTest, StandbyWeightsAreNeededWhereTheyAreAskedFor) {
   plan.stages[1].standby_weights = {{{0, 1}}};
   EXPECT_THAT(chunks_for(plan, "box/1", folder), ElementsAreArray(numbers({{0, 0}, {13, 25}})));
   std::vector<std::uint32_t> with;
-  for (const ChunkId& id :
-       needed_chunks(plan, "box/1", Checkpoint(folder), make_manifest(folder), ChunksOf::standby_too))
+  for (const ChunkId& id : needed_chunks(plan, "box/1", folder, make_manifest(folder), ReadsOf::standby_too))
     with.push_back(id.chunk);
   EXPECT_THAT(with, ElementsAreArray(numbers({{0, 25}})));
 }
@@ -165,7 +169,6 @@ TEST_F(HandComputedTest, ATiedHeadIsTheEmbedding) {
 }
 
 TEST_F(HandComputedTest, SaysWhatDoesNotFitTogether) {
-  const Checkpoint checkpoint(folder);
   const ModelManifest manifest = make_manifest(folder);
   const ServePlan plan = plan_over(arch_, {1, 1});
   const auto error_of = [](const std::function<void()>& action) {
@@ -177,10 +180,10 @@ TEST_F(HandComputedTest, SaysWhatDoesNotFitTogether) {
     }
     return std::string("none");
   };
-  EXPECT_EQ(error_of([&] { needed_chunks(plan, "box/2", checkpoint, manifest); }), "box/2 is in no stage of the plan");
+  EXPECT_EQ(error_of([&] { needed_chunks(plan, "box/2", folder, manifest); }), "box/2 is in no stage of the plan");
   const ServePlan deeper = plan_over(llama(128, 3, 256, 65536, false), {1, 1, 1});
-  EXPECT_THAT(error_of([&] { needed_chunks(deeper, "box/2", checkpoint, manifest); }), HasSubstr("model.layers.2."));
-  EXPECT_EQ(error_of([&] { needed_chunks(plan, "box/0", checkpoint, {}); }),
+  EXPECT_THAT(error_of([&] { needed_chunks(deeper, "box/2", folder, manifest); }), HasSubstr("model.layers.2."));
+  EXPECT_EQ(error_of([&] { needed_chunks(plan, "box/0", folder, {}); }),
             "the file model.safetensors has changed since it was read first");
 }
 
@@ -208,7 +211,7 @@ TEST_F(NeededChunksTest, TheHeadersOfAllFilesAreNeeded) {
   }
   write("{\"weight_map\": {" + index + "}}", "model.safetensors.index.json");
   for (const char* device : {"box/0", "box/1"})
-    EXPECT_THAT(needed_chunks(plan_over(arch, {1, 1}), device, Checkpoint(folder), make_manifest(folder)),
+    EXPECT_THAT(needed_chunks(plan_over(arch, {1, 1}), device, folder, make_manifest(folder)),
                 ElementsAre(ChunkId{0, 0}, ChunkId{1, 0}, ChunkId{2, 0}));
 }
 
@@ -270,7 +273,7 @@ class RandomModelTest : public NeededChunksTest {
     const Checkpoint whole(model);
     const fs::path root = folder / "cache";
     ChunkCache cache(root, manifest);
-    for (const ChunkId& id : needed_chunks(plan, stage.devices[rank], whole, manifest))
+    for (const ChunkId& id : needed_chunks(plan, stage.devices[rank], model, manifest))
       cache.put(id, read_chunk(folder, manifest.files[id.file], id.chunk));
     const Checkpoint fetched(cache.model());
     const Architecture& arch = plan.model.arch;

@@ -16,10 +16,11 @@
 #include "motley/probe/probe_run.hpp"
 #include "motley/probe/probe_scale.hpp"
 #include "motley/server/client.hpp"
-#include "motley/serving/driver.hpp"
 #include "motley/server/http_server.hpp"
 #include "motley/server/service.hpp"
+#include "motley/serving/driver.hpp"
 #include "motley/sim/simulate.hpp"
+#include "motley/workers/local_fleet.hpp"
 
 namespace motley {
 namespace {
@@ -120,12 +121,11 @@ class Probe {
     report("disk and host memory");
   }
 
-  LaunchOptions launch(const TemporaryFolder& folder, const std::string& transport) const {
-    return {.model_folder = folder.path(),
-            .program = options_.worker_program,
-            .transport = transport,
-            .backend = options_.backend,
-            .threads = options_.threads};
+  LocalFleet fleet(const std::string& transport) const {
+    return LocalFleet({.program = options_.worker_program,
+                       .transport = transport,
+                       .backend = options_.backend,
+                       .threads = options_.threads});
   }
 
   ServePlan plan_of(const Architecture& shape, std::int64_t layers, const std::vector<ProbeRoute>& routes) const {
@@ -194,7 +194,8 @@ class Probe {
     const TemporaryFolder folder;
     const ServePlan plan = plan_of(shape, layer_counts_.back(), routes);
     write_weights(plan.model.arch, folder.path(), scale_.fill);
-    ProbeRun run(plan, launch(folder, "shm"));
+    LocalFleet local = fleet("shm");
+    ProbeRun run(plan, local, folder.path());
     for (const MeasuredStep& measured : measure(run, cases, steps_share * options_.seconds))
       take_sample(plan, measured);
     report(fmt::format("steps of blocks with {} x {} and {} x {} elements", shape.hidden, shape.hidden, shape.hidden,
@@ -230,7 +231,8 @@ class Probe {
     const TemporaryFolder folder;
     const ServePlan plan = plan_of(shape_, more_layers, routes);
     write_weights(plan.model.arch, folder.path(), scale_.fill);
-    ProbeRun run(plan, launch(folder, transport));
+    LocalFleet local = fleet(transport);
+    ProbeRun run(plan, local, folder.path());
     std::vector<ProbeCase> small_cases, large_cases;
     for (std::size_t route = 0; route < routes.size(); ++route) {
       small_cases.push_back({route, small_step});
@@ -342,20 +344,16 @@ class Probe {
   Answer measured_answer(const ServePlan& plan, const TemporaryFolder& folder) const {
     const std::shared_ptr<TextCodec> codec = open_codec();
     Service service(plan, codec, {});
-    Driver driver(plan, DriverOptions{.model_folder = folder.path(),
-                                      .worker_program = options_.worker_program,
-                                      .transport = options_.transport,
-                                      .backend = options_.backend,
-                                      .threads_per_worker = options_.threads,
-                                      .report = {},
-                                      .on_events = [&service](std::vector<GenerateEvent> events) {
-                                        service.take(std::move(events));
-                                      }});
+    LocalFleet local = fleet(options_.transport);
+    Driver driver(
+        plan, local,
+        DriverOptions{.model_folder = folder.path(),
+                      .report = {},
+                      .on_events = [&service](std::vector<GenerateEvent> events) { service.take(std::move(events)); }});
     Server server([&](HttpRequest request,
                       std::shared_ptr<Exchange> exchange) { service.handle(std::move(request), std::move(exchange)); },
                   {.port = 0});
-    DriverGenerator generator(driver);
-    service.attach(generator);
+    service.attach(driver);
     const ServerAddress address{.port = std::to_string(server.port()), .api_key = {}};
     const Value prompt =
         codec ? Value(

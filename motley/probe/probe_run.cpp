@@ -15,6 +15,7 @@
 #include "motley/base/environment_error.hpp"
 #include "motley/probe/fit/typical.hpp"
 #include "motley/probe/fit/unknown_machine.hpp"
+#include "motley/workers/launch.hpp"
 
 namespace motley {
 namespace {
@@ -156,8 +157,11 @@ ServePlan probe_plan(const Model& model, const StepLimits& step, std::int64_t kv
   return plan;
 }
 
-ProbeRun::ProbeRun(ServePlan plan, const LaunchOptions& options)
-    : plan_(std::move(plan)), workers_(start_workers(plan_, 1, options)), compute_s_(workers_.size()) {
+ProbeRun::ProbeRun(ServePlan plan, Fleet& fleet, const std::filesystem::path& model) : plan_(std::move(plan)) {
+  Workers none;
+  workers_ = start_workers(fleet, worker_devices(plan_), {.model = model, .rows = {}}, none);
+  launch_workers(workers_, plan_, 1);
+  compute_s_.resize(workers_.size());
   std::map<std::string, std::vector<std::size_t>> of_stage;
   for (std::size_t i = 0; i < workers_.size(); ++i) of_stage[workers_[i].stage].push_back(i);
   for (const Route& route : plan_.routes) {
@@ -185,8 +189,7 @@ StepTime ProbeRun::run(std::size_t route, const ProbeStep& asked) {
 // Until some worker has something to tell.
 void ProbeRun::wait() {
   const std::vector<std::size_t> stirred = wait_for_workers(workers_, -1, answer_patience_s);
-  if (stirred.empty())
-    throw Error(ErrorCode::peer, fmt::format("no worker answered within {} s", answer_patience_s));
+  if (stirred.empty()) throw Error(ErrorCode::peer, fmt::format("no worker answered within {} s", answer_patience_s));
   for (const std::size_t i : stirred) {
     WorkerLink& link = *workers_[i].link;
     for (const Message& message : link.receive()) take(i, message);

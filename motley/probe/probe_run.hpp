@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "motley/plan/serve.hpp"
-#include "motley/workers/worker_processes.hpp"
+#include "motley/workers/fleet.hpp"
 
 namespace motley {
 
@@ -59,7 +59,8 @@ struct StepTime {
 class ProbeRun {
  public:
   // Returns when all workers have loaded. Throws what a worker reports.
-  ProbeRun(ServePlan plan, const LaunchOptions& options);
+  // `model` is a folder.
+  ProbeRun(ServePlan plan, Fleet& fleet, const std::filesystem::path& model);
   ~ProbeRun();
   ProbeRun(const ProbeRun&) = delete;
   ProbeRun& operator=(const ProbeRun&) = delete;

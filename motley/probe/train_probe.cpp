@@ -15,6 +15,7 @@
 #include "motley/probe/probe_run.hpp"
 #include "motley/trainer/layout/layout.hpp"
 #include "motley/trainer/train_workers.hpp"
+#include "motley/workers/local_fleet.hpp"
 
 namespace motley {
 namespace {
@@ -228,10 +229,8 @@ class TrainProbe {
     add(LayerPart::head, rest.forward_s, 0, parameters_of(head_tensors(model_.arch)));
   }
 
-  std::unique_ptr<TrainWorkers> start(const TrainPlan& plan) const {
-    return std::make_unique<TrainWorkers>(
-        plan, TrainWorkersOptions{
-                  .program = options_.worker_program, .weights = folder_.path(), .threads = options_.threads});
+  std::unique_ptr<TrainWorkers> start(const TrainPlan& plan) {
+    return std::make_unique<TrainWorkers>(plan, fleet_, TrainWorkersOptions{.weights = folder_.path()});
   }
 
   // A step with micro-batches of so many sequences each, by workers that take turns, so that what slows the machine
@@ -266,6 +265,7 @@ class TrainProbe {
   const TrainProbeOptions& options_;
   const Model model_;
   const TemporaryFolder folder_;
+  LocalFleet fleet_{{.program = options_.worker_program, .threads = options_.threads}};
   const Instant start_ = Clock::now();
   std::set<std::string> types_;
   std::int64_t devices_ = 1;  // that compute together

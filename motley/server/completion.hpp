@@ -16,9 +16,10 @@
 #include "motley/server/metrics.hpp"
 #include "motley/server/openai_api.hpp"
 #include "motley/server/prepared_request.hpp"
-#include "motley/server/service.hpp"
 #include "motley/server/text_stream.hpp"
+#include "motley/serving/generator.hpp"
 #include "motley/text/decode_stream.hpp"
+#include "motley/text/text_codec.hpp"
 
 namespace motley {
 

@@ -116,7 +116,8 @@ std::int64_t most_open(const ServePlan& plan) {
 
 class BatchProgress {
  public:
-  BatchProgress(Reporter& report, BatchCount count) : report_(report), count_(count) {}
+  BatchProgress(std::function<void(const std::string&, const std::string&)> report, BatchCount count)
+      : report_(std::move(report)), count_(count) {}
   void add(const Value& body) {
     ++count_.answered;
     ++answered_here_;
@@ -137,7 +138,7 @@ class BatchProgress {
   }
 
  private:
-  Reporter& report_;
+  const std::function<void(const std::string&, const std::string&)> report_;
   BatchCount count_;
   std::int64_t answered_here_ = 0;
   double tokens_ = 0, next_s_ = 0, next_lasting_s_ = 0;
@@ -156,32 +157,30 @@ Value answer_line(const Answer& answer, Value body) {
 
 }  // namespace
 
-int generate_answers(ServePlan plan, ServeSettings settings, const GenerateFiles& files) {
+int generate_answers(ServePlan plan, Fleet& fleet, ServeSettings settings, const GenerateFiles& files) {
   AnswerFile answers(files.output);
   const BatchCount count = compare(files, answers);
-  Reporter report(settings.report);
   if (count.answered == count.requests) {
-    report("answers", fmt::format("all {} are there", count.requests));
+    settings.report("answers", fmt::format("all {} are there", count.requests));
     return 0;
   }
 
   Inbox inbox;
   const std::int64_t window = most_open(plan);
-  Service service(plan, open_codec(settings, plan.model.arch.vocabulary, report), {});
+  Service service(plan, open_codec(settings, plan.model.arch.vocabulary), {});
   settings.max_queue = std::numeric_limits<std::int32_t>::max();  // `window` bounds it
-  DriverOptions options = driver_options(settings, report);
+  DriverOptions options = driver_options(settings);
   options.on_events = [&service](std::vector<GenerateEvent> events) { service.take(std::move(events)); };
-  Driver driver(std::move(plan), std::move(options));
+  Driver driver(std::move(plan), fleet, std::move(options));
   driver.on_failure([&](const Error& error) { inbox.fail(error); });
-  DriverGenerator generator(driver);
-  service.attach(generator);
+  service.attach(driver);
   struct Detach {
     Service& service;
     ~Detach() { service.detach(); }
   } detach{service};
 
   BatchReader reader(files.input);
-  BatchProgress progress(report, count);
+  BatchProgress progress(settings.report, count);
   std::int64_t open = 0;
   bool more = true;
   const auto ask = [&](const BatchRequest& request) {

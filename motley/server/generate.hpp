@@ -18,6 +18,6 @@ struct GenerateFiles {
 // what concerns the workers and `report`. Throws an input error, before any worker starts, for a file that is not in
 // the format and for answers to requests that `input` does not have; an environment error where an answer cannot be
 // written, as on a full disk; a peer error where the deployment fails. What was answered stays in `output`.
-int generate_answers(ServePlan plan, ServeSettings settings, const GenerateFiles& files);
+int generate_answers(ServePlan plan, Fleet& fleet, ServeSettings settings, const GenerateFiles& files);
 
 }  // namespace motley

@@ -2,26 +2,18 @@
 
 #include <fmt/format.h>
 
-#include <atomic>
-#include <boost/asio/io_context.hpp>
-#include <boost/asio/post.hpp>
-#include <boost/asio/signal_set.hpp>
-#include <boost/asio/steady_timer.hpp>
 #include <chrono>
 #include <condition_variable>
-#include <csignal>
-#include <cstdlib>
 #include <mutex>
 #include <optional>
 #include <thread>
 #include <utility>
 
-#include "motley/base/clock.hpp"
 #include "motley/base/error.hpp"
-#include "motley/serving/driver.hpp"
 #include "motley/server/http_server.hpp"
 #include "motley/server/service.hpp"
 #include "motley/server/start_up.hpp"
+#include "motley/serving/driver.hpp"
 
 namespace motley {
 namespace {
@@ -62,72 +54,22 @@ class Ending {
   std::optional<Error> failure_;
 };
 
-// Catches SIGINT and SIGTERM while it lives. The first after arm() goes to `ending`; any other ends the process, and
-// with it the workers, which die with their driver. So does the time after end_within().
-class Signals {
- public:
-  Signals(Ending& ending, Reporter& report, std::function<void()> on_abort)
-      : ending_(ending),
-        report_(report),
-        on_abort_(std::move(on_abort)),
-        signals_(context_, SIGINT, SIGTERM),
-        timer_(context_) {
-    wait();
-    thread_ = std::thread([this] { context_.run(); });
-  }
-  ~Signals() {
-    context_.stop();
-    thread_.join();
-  }
-  Signals(const Signals&) = delete;
-  Signals& operator=(const Signals&) = delete;
-
-  void arm() { armed_ = true; }
-
-  // Replaces an earlier time.
-  void end_within(double seconds) {
-    boost::asio::post(context_, [this, seconds] {
-      timer_.expires_after(duration_of(seconds));
-      timer_.async_wait([this](const boost::system::error_code& status) {
-        if (status) return;
-        report_("ended", "before every thread had come to its end");
-        abort();
-      });
-    });
-  }
-
- private:
-  [[noreturn]] void abort() {
-    if (on_abort_) on_abort_();
-    std::_Exit(static_cast<int>(ErrorCode::interrupted));
-  }
-
-  void wait() {
-    signals_.async_wait([this](const boost::system::error_code& status, int) {
-      if (status) return;
-      if (!armed_.exchange(false)) abort();
-      ending_.interrupt();
-      wait();
-    });
-  }
-
-  Ending& ending_;
-  Reporter& report_;
-  const std::function<void()> on_abort_;
-  boost::asio::io_context context_;
-  boost::asio::signal_set signals_;
-  boost::asio::steady_timer timer_;
-  std::atomic<bool> armed_{false};
-  std::thread thread_;
+// Signals end the process again when this is left.
+struct Disarmed {
+  explicit Disarmed(StopSignals& given) : signals(given) {}
+  ~Disarmed() { signals.disarm(); }
+  Disarmed(const Disarmed&) = delete;
+  Disarmed& operator=(const Disarmed&) = delete;
+  StopSignals& signals;
 };
 
 }  // namespace
 
-int serve_plan(ServePlan plan, ServeSettings settings) {
+int serve_plan(ServePlan plan, Fleet& fleet, StopSignals& signals, ServeSettings settings) {
   Ending ending;
-  Reporter report(settings.report);
-  Signals signals(ending, report, settings.on_abort);
-  Service service(plan, open_codec(settings, plan.model.arch.vocabulary, report),
+  const Disarmed at_end(signals);
+  const auto& report = settings.report;
+  Service service(plan, open_codec(settings, plan.model.arch.vocabulary),
                   {.api_key = settings.api_key,
                    .operator_key = settings.operator_key,
                    .drain = settings.drain,
@@ -146,19 +88,19 @@ int serve_plan(ServePlan plan, ServeSettings settings) {
                 server_options);
   if (settings.on_listening) settings.on_listening(server.port());
 
-  DriverOptions driver_settings = driver_options(settings, report);
+  DriverOptions driver_settings = driver_options(settings);
   driver_settings.on_events = [&service](std::vector<GenerateEvent> events) { service.take(std::move(events)); };
-  Driver driver(std::move(plan), std::move(driver_settings));
+  Driver driver(std::move(plan), fleet, std::move(driver_settings));
   driver.on_failure([&](const Error& error) { ending.fail(error); });
-  DriverGenerator generator(driver);
-  service.attach(generator);
+  service.attach(driver);
   if (settings.on_driver) settings.on_driver(driver);
-  signals.arm();
+  signals.arm([&ending] { ending.interrupt(); });
   report(driver.status().ready ? "ready" : "waiting", fmt::format("http://{}:{}/v1", settings.host, server.port()));
   if (settings.on_ready) settings.on_ready(server.port());
 
   ending.wait();
-  signals.end_within(settings.drain_s + ending_s);
+  const auto late = [&report] { report("ended", "before every thread had come to its end"); };
+  signals.end_within(settings.drain_s + ending_s, late);
   if (const auto failure = ending.failure()) {
     service.refuse(fmt::format("the deployment failed: {}", failure->what()));
     report("failed", failure->what());
@@ -168,7 +110,7 @@ int serve_plan(ServePlan plan, ServeSettings settings) {
     report("draining", fmt::format("at most {} s", settings.drain_s));
     driver.drain(settings.drain_s);
   }
-  signals.end_within(last_answers.count() + ending_s);
+  signals.end_within(static_cast<double>(last_answers.count()) + ending_s, late);
   if (settings.before_end) settings.before_end();
   service.detach();
   server.stop(last_answers);

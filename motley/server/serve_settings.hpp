@@ -1,4 +1,4 @@
-// How a plan is served: its workers, and for `motley serve` the HTTP side.
+// How a plan is served, and for `motley serve` the HTTP side.
 #pragma once
 
 #include <cstdint>
@@ -15,7 +15,6 @@ namespace motley {
 
 struct ServeSettings {
   std::filesystem::path model_folder;
-  std::filesystem::path worker_program;  // motley-worker, beside motley
   std::string host = "127.0.0.1";
   int port = 8000;                   // 0: any free one
   bool insecure = false;             // allows a host that other machines reach
@@ -23,17 +22,10 @@ struct ServeSettings {
   std::string operator_key;          // of POST /plan, /drain, /link; empty: nobody may use them
   std::vector<std::string> origins;  // of pages that may use the API: see ServerOptions, likewise
   std::size_t new_per_address = 512;
-  std::string transport = "shm";
-  std::string backend = "cpu";
-  int threads_per_worker = 1;
   std::int64_t max_queue = 256;
   double drain_s = 30;  // how long requests may go on after SIGINT or SIGTERM
   Replan replan;        // finds a plan without the devices that were lost; without it such a loss ends the serving
   RestartRule restart{.deaths = 3};
-  // Workers that are not processes of this one: see DriverOptions.
-  StartWorkers start_workers = {};
-  PrepareWorkers prepare_workers = {};
-  FetchStandby fetch_standby = {};
   std::function<Value()> deployment = {};  // see ServiceOptions; likewise
   // Returns the members that are there and came by the same link as one that is revoked.
   std::function<std::vector<std::string>(const std::string& member, bool revoke)> drain = {};
@@ -41,12 +33,9 @@ struct ServeSettings {
   // While the driver lives: it serves a plan, or it is about to end. The second returns when it is not used any more.
   std::function<void(Driver&)> on_driver = {};
   std::function<void()> before_end = {};
-  // A signal ends the process, before it serves or at the second one: what is left to be done.
-  std::function<void()> on_abort = {};
 
-  // Start-up phases and what happens later, for people: ("weights", "box/0", 1.3 s). Called from several threads, one
-  // at a time.
-  std::function<void(const std::string& phase, const std::string& detail, double elapsed_s)> report;
+  // What happens, for people: ("weights", "box/0"). From several threads; see EventLog.
+  std::function<void(const std::string& what, const std::string& detail)> report = [](const auto&, const auto&) {};
   std::function<void(int port)> on_listening = {};  // requests are answered, before anything is served
   std::function<void(int port)> on_ready;           // every route has produced a token
 };

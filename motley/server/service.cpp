@@ -19,9 +19,9 @@
 #include "motley/server/completion.hpp"
 #include "motley/server/metrics.hpp"
 #include "motley/server/openai_api.hpp"
-#include "motley/serving/running_plan.hpp"
 #include "motley/server/prepared_request.hpp"
 #include "motley/server/serial_queue.hpp"
+#include "motley/serving/running_plan.hpp"
 
 namespace motley {
 namespace {

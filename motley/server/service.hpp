@@ -9,33 +9,11 @@
 #include <vector>
 
 #include "motley/plan/serve.hpp"
-#include "motley/serving/driver.hpp"
 #include "motley/server/http.hpp"
+#include "motley/serving/generator.hpp"
 #include "motley/text/text_codec.hpp"
 
 namespace motley {
-
-// What the service needs of a driver.
-class Generator {
- public:
-  virtual ~Generator() = default;
-  virtual std::uint64_t generate(GenerateRequest request) = 0;
-  virtual void cancel(std::uint64_t id) = 0;
-  virtual DriverStatus status() = 0;
-  virtual void change_plan(ServePlan plan) = 0;
-};
-
-class DriverGenerator final : public Generator {
- public:
-  explicit DriverGenerator(Driver& driver) : driver_(driver) {}
-  std::uint64_t generate(GenerateRequest request) override { return driver_.generate(std::move(request)); }
-  void cancel(std::uint64_t id) override { driver_.cancel(id); }
-  DriverStatus status() override { return driver_.status(); }
-  void change_plan(ServePlan plan) override { driver_.change_plan(std::move(plan)); }
-
- private:
-  Driver& driver_;
-};
 
 struct ServiceOptions {
   std::string api_key = {};       // empty: none is asked for

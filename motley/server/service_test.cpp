@@ -101,7 +101,7 @@ class Script final : public Generator {
     plans.push_back(std::move(plan));
   }
   std::vector<ServePlan> plans;
-  DriverStatus status() override {
+  DriverStatus status() const override {
     DriverStatus status;
     status.ready = true;
     status.workers.resize(0);

@@ -7,36 +7,31 @@
 
 namespace motley {
 
-std::shared_ptr<TextCodec> open_codec(const ServeSettings& settings, std::int64_t vocabulary, Reporter& report) {
+std::shared_ptr<TextCodec> open_codec(const ServeSettings& settings, std::int64_t vocabulary) {
   try {
     auto codec = TextCodec::open(settings.model_folder);
     if (codec->vocabulary_size() > vocabulary)
       throw input_error(fmt::format("{}: the tokenizer has {} tokens, and the model a vocabulary of {}",
                                     settings.model_folder.string(), codec->vocabulary_size(), vocabulary),
                         "use the tokenizer that came with the model");
-    report("text", codec->has_chat_template() ? "tokenizer and chat template" : "tokenizer; no chat template");
+    settings.report("text", codec->has_chat_template() ? "tokenizer and chat template" : "tokenizer; no chat template");
     return codec;
   } catch (const Error& error) {
     if (error.code() != ErrorCode::environment) throw;
-    report("text", fmt::format("token ids only: {}", with_hint(error)));
+    settings.report("text", fmt::format("token ids only: {}", with_hint(error)));
     return nullptr;
   }
 }
 
-DriverOptions driver_options(const ServeSettings& settings, Reporter& report) {
+DriverOptions driver_options(const ServeSettings& settings) {
   DriverOptions options;
   options.model_folder = settings.model_folder;
-  options.worker_program = settings.worker_program;
-  options.transport = settings.transport;
-  options.backend = settings.backend;
-  options.threads_per_worker = settings.threads_per_worker;
   options.max_queue = settings.max_queue;
   options.replan = settings.replan;
   options.restart = settings.restart;
-  options.start_workers = settings.start_workers;
-  options.prepare_workers = settings.prepare_workers;
-  options.fetch_standby = settings.fetch_standby;
-  options.report = [&report](const std::string& phase, const std::string& detail, double) { report(phase, detail); };
+  options.report = [report = settings.report](const std::string& what, const std::string& detail, double) {
+    report(what, detail);
+  };
   return options;
 }
 

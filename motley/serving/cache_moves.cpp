@@ -5,7 +5,7 @@
 #include <optional>
 #include <utility>
 
-#include "motley/workers/worker_links.hpp"
+#include "motley/workers/launch.hpp"
 
 namespace motley {
 namespace {

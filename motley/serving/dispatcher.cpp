@@ -8,7 +8,7 @@
 #include <utility>
 
 #include "motley/serving/cache_moves.hpp"
-#include "motley/workers/worker_links.hpp"
+#include "motley/workers/launch.hpp"
 
 namespace motley {
 

@@ -11,8 +11,9 @@
 
 #include "motley/batching/router.hpp"
 #include "motley/plan/serve.hpp"
-#include "motley/serving/driver.hpp"
+#include "motley/serving/driver_status.hpp"
 #include "motley/serving/kept_cache.hpp"
+#include "motley/serving/requests.hpp"
 #include "motley/workers/messages.hpp"
 #include "motley/workers/pace.hpp"
 #include "motley/workers/worker_set.hpp"

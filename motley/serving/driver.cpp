@@ -14,8 +14,8 @@
 #include "motley/base/clock.hpp"
 #include "motley/comm/net/wakeup.hpp"
 #include "motley/serving/dispatcher.hpp"
-#include "motley/workers/worker_links.hpp"
-#include "motley/workers/worker_processes.hpp"
+#include "motley/workers/launch.hpp"
+#include "motley/workers/worker_preparation.hpp"
 
 namespace motley {
 namespace {
@@ -23,14 +23,10 @@ namespace {
 constexpr const char* nothing_fits = "no plan fits the machines that are left";
 
 DriverOptions checked(DriverOptions options) {
-  if (options.transport != "shm" && options.transport != "tcp")
-    throw input_error(fmt::format("unknown transport \"{}\"", options.transport), "choose shm or tcp");
-  if (options.threads_per_worker < 1 || options.micro_batches < 0 || options.max_queue < 1 || !(options.watchdog_s > 0))
-    throw input_error(
-        fmt::format("{} threads per worker, {} micro-batches, a queue of {}, a watchdog of {} s",
-                    options.threads_per_worker, options.micro_batches, options.max_queue, options.watchdog_s),
-        "give at least one thread, a queue of at least 1 and a watchdog above 0 s; 0 micro-batches means the plan's "
-        "number");
+  if (options.micro_batches < 0 || options.max_queue < 1 || !(options.watchdog_s > 0))
+    throw input_error(fmt::format("{} micro-batches, a queue of {}, a watchdog of {} s", options.micro_batches,
+                                  options.max_queue, options.watchdog_s),
+                      "give a queue of at least 1 and a watchdog above 0 s; 0 micro-batches means the plan's number");
   return options;
 }
 
@@ -39,11 +35,13 @@ DriverOptions checked(DriverOptions options) {
 // One thread starts the workers, waits for whatever comes from them, and hands out events. All that other threads
 // may touch is under `mutex`, which is never held while waiting or calling back.
 struct Driver::Impl {
-  Impl(ServePlan plan, DriverOptions given_options)
-      : options(checked(std::move(given_options))),
+  Impl(ServePlan plan, Fleet& of_workers, DriverOptions given_options)
+      : fleet(of_workers),
+        options(checked(std::move(given_options))),
         deployment(std::move(plan), options.replan, options.restart),
         dispatcher(deployment.plan(), options.micro_batches, options.max_queue, options.step_rule) {}
 
+  Fleet& fleet;
   const DriverOptions options;
   const Instant start = Clock::now();
 
@@ -76,7 +74,7 @@ struct Driver::Impl {
     bool loads = false;  // those that serve load what they lack
   };
   std::optional<Preparing> preparing;
-  std::unique_ptr<WorkerPreparation> standby;  // on its way to the machines
+  std::unique_ptr<WorkerStart> standby;  // weights on their way to the machines
 
   Wakeup wake;
   std::thread thread;
@@ -150,13 +148,12 @@ struct Driver::Impl {
     const std::shared_ptr<const ServePlan> plan = deployment.plan();
     Workers started;
     try {
-      started = options.start_workers ? options.start_workers(*plan, deployment.epoch(), handover, earlier)
-                                      : start_own(*plan);
+      started = start_workers(fleet, worker_devices(*plan), reads(plan), earlier);
     } catch (const WorkersNotStarted& error) {
       start_loss = error.loss;
       return;
     }
-    end_earlier();
+    launch_workers(started, *plan, deployment.epoch(), handover);
     report("workers", fmt::format("{} processes", started.size()));
     auto set = std::make_unique<WorkerSet>(
         plan, deployment.epoch(), std::move(started),
@@ -167,15 +164,9 @@ struct Driver::Impl {
     workers = std::move(set);
   }
 
-  // Links between these are inherited at the start: none of them can stay.
-  Workers start_own(const ServePlan& plan) {
-    end_earlier();
-    return start_workers(plan, deployment.epoch(),
-                         {.model_folder = options.model_folder,
-                          .program = options.worker_program,
-                          .transport = options.transport,
-                          .backend = options.backend,
-                          .threads = options.threads_per_worker});
+  WorkerReads reads(const std::shared_ptr<const ServePlan>& plan, ReadsOf of = ReadsOf::own_layers) const {
+    return {.model = options.model_folder,
+            .rows = [plan, of](const std::string& device) { return rows_of(*plan, device, of); }};
   }
 
   void end_earlier(const std::function<bool(const Worker&)>& which = [](const Worker&) { return true; }) {
@@ -293,14 +284,19 @@ struct Driver::Impl {
 
   void prepare(ServePlan plan) {
     preparing.reset();
-    if (!options.prepare_workers || deployment.phase() != DeploymentPhase::serving)
+    if (deployment.phase() != DeploymentPhase::serving)
       return apply([&](DeploymentState& next) { next.change_to(std::move(plan)); });
     std::set<std::string> running;
     for (const WorkerStatus& worker : workers->status()) running.insert(worker.device);
     standby.reset();
     report("prepare", "workers of the next plan start and load meanwhile");
-    auto begun = options.prepare_workers(plan, running);
-    preparing.emplace(Preparing{std::move(plan), std::move(begun)});
+    try {
+      auto begun =
+          std::make_unique<WorkerPreparation>(fleet, plan, running, reads(std::make_shared<const ServePlan>(plan)));
+      preparing.emplace(Preparing{std::move(plan), std::move(begun)});
+    } catch (const Error& error) {
+      give_up_preparation(error);
+    }
   }
 
   void look_after_preparation() {
@@ -310,22 +306,26 @@ struct Driver::Impl {
       if (!std::exchange(preparing->loads, true)) workers->preload(preparing->plan);
       if (workers->preloaded()) change_to_prepared();
     } catch (const Error& error) {
-      report("plan", fmt::format("no change: {}", error.what()));
-      preparing.reset();
-      begin_standby();
+      give_up_preparation(error);
     }
   }
 
+  void give_up_preparation(const Error& why) {
+    report("plan", fmt::format("no change: {}", why.what()));
+    preparing.reset();
+    begin_standby();
+  }
+
   void begin_standby() {
-    const ServePlan& plan = *deployment.plan();
-    const bool has_any = std::ranges::any_of(plan.stages, [](const Stage& s) { return !s.standby_weights.empty(); });
-    if (options.fetch_standby && has_any) try_standby([&] { standby = options.fetch_standby(plan); });
+    const std::shared_ptr<const ServePlan> plan = deployment.plan();
+    if (std::ranges::any_of(plan->stages, [](const Stage& stage) { return !stage.standby_weights.empty(); }))
+      try_standby([&] { standby = fleet.begin({}, worker_devices(*plan), reads(plan, ReadsOf::standby_too)); });
   }
 
   void look_after_standby() {
     if (!standby) return;
     try_standby([&] {
-      if (!standby->done()) return;
+      if (Workers none; !standby->take(none)) return;
       standby.reset();
       workers->load_standby();
     });
@@ -410,8 +410,8 @@ struct Driver::Impl {
   bool quiet() const { return dispatcher.idle() && outbox.empty() && !delivering; }
 };
 
-Driver::Driver(ServePlan plan, DriverOptions options)
-    : impl_(std::make_unique<Impl>(std::move(plan), std::move(options))) {
+Driver::Driver(ServePlan plan, Fleet& fleet, DriverOptions options)
+    : impl_(std::make_unique<Impl>(std::move(plan), fleet, std::move(options))) {
   Impl& impl = *impl_;
   impl.thread = std::thread([&impl] { impl.run(); });
   std::unique_lock lock(impl.mutex);

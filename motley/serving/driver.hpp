@@ -1,5 +1,5 @@
-// Runs a serving plan: starts one worker process per device, feeds the routes through the scheduler, watches over the
-// workers, and hands out tokens. Knows token ids; text and HTTP stand above it.
+// Runs a serving plan: starts one worker per device, feeds the routes through the scheduler, watches over the workers,
+// and hands out tokens. Knows token ids; text and HTTP stand above it.
 #pragma once
 
 #include <cstdint>
@@ -16,61 +16,14 @@
 #include "motley/batching/step_rule.hpp"
 #include "motley/deployment/deployment_state.hpp"
 #include "motley/plan/serve.hpp"
-#include "motley/workers/messages.hpp"
+#include "motley/serving/generator.hpp"
+#include "motley/workers/fleet.hpp"
 #include "motley/workers/worker_set.hpp"
 
 namespace motley {
 
-struct GenerateRequest {
-  std::vector<std::int32_t> prompt;
-  std::int64_t max_new_tokens = 16;       // 0: only the prompt is computed
-  Sampling sampling;                      // `generated` and `forbidden` are filled by the driver
-  std::vector<std::int32_t> stop_tokens;  // ends of sequence; not part of the output
-  std::int64_t min_new_tokens = 0;
-  bool ignore_eos = false;
-  // Log-probabilities of the prompt's tokens, with so many of the most likely at each place.
-  std::optional<std::int32_t> prompt_logprobs = {};
-};
-
-// failed: the deployment failed; no_room: the plan has changed, and the new one does not hold the request.
-enum class FinishReason { stop, length, cancelled, failed, no_room };
-
-// The scores of the prompt, a new token, or the end.
-struct GenerateEvent {
-  std::uint64_t request = 0;
-  std::optional<SampledToken> token = {};                     // a new token
-  std::optional<FinishReason> finished = {};                  // the last event
-  std::string stop_cause = {};                                // the error's text when failed or without room
-  std::optional<std::vector<TokenScore>> prompt_scores = {};  // before the first token; of all but the prompt's first
-};
-
-using StartWorkers =
-    std::function<Workers(const ServePlan&, std::uint64_t epoch, const CacheHandover& handover, Workers& earlier)>;
-// `running`: devices whose workers serve now.
-using PrepareWorkers =
-    std::function<std::unique_ptr<WorkerPreparation>(const ServePlan&, const std::set<std::string>& running)>;
-
-using FetchStandby = std::function<std::unique_ptr<WorkerPreparation>(const ServePlan&)>;
-
 struct DriverOptions {
-  // ---- worker processes of this machine; without `start_workers` ----
-  std::filesystem::path model_folder;
-  std::filesystem::path worker_program;  // motley-worker, beside motley
-  std::string transport = "shm";         // between workers: shm or tcp
-  std::string backend = "cpu";           // of every device: cpu, or cuda (slot n of a machine runs on its GPU n)
-  int threads_per_worker = 1;
-  // Other workers: starts and launches those of a plan at an epoch, in the order of worker_devices(), where those that
-  // stay hand over what `handover` says. `earlier` are
-  // those of the plan before that are left: what is taken out of them is launched again, the rest is to be ended.
-  // Called on the driver's own thread. Throws where that is not possible; what `earlier` then has may be kept.
-  StartWorkers start_workers = {};
-  // Begins to start what another plan needs beside what runs, while this one is served; without it nothing is prepared.
-  // Called on the driver's own thread, and does not wait. What was prepared comes to start_workers with `earlier`.
-  PrepareWorkers prepare_workers = {};
-  // Begins to bring the standby weights of a plan to the machines of its workers, once it serves; then the workers load
-  // them. Without it none are loaded. As prepare_workers.
-  FetchStandby fetch_standby = {};
-
+  std::filesystem::path model_folder;  // or a GGUF file
   std::int64_t max_queue = 256;
   std::int64_t micro_batches = 0;  // per route; 0: the plan's
   MakeStepRule step_rule = timed_steps;
@@ -88,52 +41,22 @@ struct DriverOptions {
   std::function<void(std::vector<GenerateEvent>)> on_events;
 };
 
-// The stages and links that the steps of one scheduler pass: times by the cost model, and corrected by measured ones.
-struct PipelineStatus {
-  PipelineTime predicted, measured;
-  std::vector<std::int64_t> steps;  // measured, of each visit
-  std::int64_t alone = 0;           // steps whose round trip was measured
-};
-
-struct DriverStatus {
-  bool ready = false;  // every route has produced a real token and nothing has failed
-  DeploymentPhase phase = DeploymentPhase::loading;
-  std::optional<std::string> failure;     // what ended the deployment
-  std::shared_ptr<const ServePlan> plan;  // in force; the rest is of its workers and routes
-  std::uint64_t epoch = 0;                // of the plan: from 1, one more with each change
-  std::vector<WorkerStatus> workers;
-  std::vector<PipelineStatus> pipelines;
-  std::vector<std::int64_t> waiting, running;  // per route; routes that share stages are counted at the first of them
-  std::int64_t held = 0;                       // requests that wait for a plan to take effect
-  std::int64_t generated_tokens = 0, prompt_tokens = 0, preemptions = 0, free_blocks = 0, total_blocks = 0;
-  std::map<std::string, std::int64_t> replayed_tokens;  // by stage: computed there again
-  std::map<std::string, double> slow;                   // devices that compute so many times slower than they used to
-  std::set<std::string> lost;                           // devices, which are not planned with
-  double uptime_s = 0;
-};
-
-class Driver {
+class Driver final : public Generator {
  public:
-  // Checks the plan, starts the workers and returns when every route has produced a token; where `restart` waits, also
-  // when nothing fits what is left, so that change_plan() can bring another. Throws what a worker reported (its own
-  // message, as when its memory does not hold its part), a peer error when one died; leaves no process behind.
-  Driver(ServePlan plan, DriverOptions options);
-  ~Driver();  // stops all workers; requests that are open end as cancelled
+  // Checks the plan, starts the workers in `fleet`, which outlives this, and returns when every route has produced a
+  // token; where `restart` waits, also when nothing fits what is left, so that change_plan() can bring another. Throws
+  // what a worker reported (its own message, as when its memory does not hold its part), a peer error when one died;
+  // leaves no process behind.
+  Driver(ServePlan plan, Fleet& fleet, DriverOptions options);
+  ~Driver() override;  // stops all workers; requests that are open end as cancelled
 
-  // Returns the request's id. Throws: input error (prompt empty, out of vocabulary, or longer than context or KV room),
-  // limit error (queue full), peer error (deployment failed).
-  std::uint64_t generate(GenerateRequest request);
-  // The request ends with an event of its own. An id that has ended is no error.
-  void cancel(std::uint64_t id);
+  std::uint64_t generate(GenerateRequest request) override;
+  void cancel(std::uint64_t id) override;
+  DriverStatus status() const override;
+  void change_plan(ServePlan plan) override;
 
   // Refuses new requests (limit error), lets those under way end (at most `seconds`). Not from the driver's own thread.
   void drain(double seconds);
-  DriverStatus status() const;
-  // Another plan for the same model is to take effect, once its workers are prepared: steps under way end, the workers
-  // are replaced or launched again, and the requests go on where they were, with the tokens that they would have had;
-  // new ones are accepted meanwhile. Returns at once: status() tells how far it is. Throws an input error for a plan
-  // that cannot be served here, a peer error when the deployment has failed.
-  void change_plan(ServePlan plan);
   // Called once, from the driver's thread, when the deployment fails; at once if that has happened.
   void on_failure(std::function<void(const Error&)> callback);
   std::shared_ptr<const ServePlan> plan() const;  // in force

@@ -8,12 +8,11 @@
 #include <algorithm>
 #include <atomic>
 #include <csignal>
-#include <cstdlib>
 #include <deque>
 #include <memory>
+#include <utility>
 
 #include "motley/serving/driver_fixture_test.hpp"
-#include "motley/workers/remote_workers.hpp"
 
 namespace motley {
 namespace {
@@ -46,7 +45,7 @@ bool serves(const CallingDriver& driver, std::uint64_t epoch) {
 Tokens prompt_of(std::int32_t i) { return Tokens(static_cast<std::size_t>(1 + i % 30), 3 + i); }
 
 TEST_F(DriverChange, AnswersAreTheSameWhateverPlansTakeTurns) {
-  DriverOptions options = fake("step_ms=1");
+  FleetOptions options = fake("step_ms=1");
   options.micro_batches = 2;
   CallingDriver driver(toy_plan({{1, 2, 1}}, 160), options);
   constexpr std::int32_t requests = 24;
@@ -79,7 +78,7 @@ TEST_F(DriverChange, AnswersAreTheSameWhateverPlansTakeTurns) {
 
 TEST_F(DriverChange, ALostWorkerIsPlannedAroundUntilNoneIsLeft) {
   const ServePlan whole = toy_plan({{1, 1, 1}});
-  DriverOptions options = fake("step_ms=2");
+  FleetOptions options = fake("step_ms=2");
   options.replan = pipeline_over_the_rest(whole);
   std::atomic<int> failures = 0;
   CallingDriver driver(whole, options);
@@ -112,7 +111,7 @@ TEST_F(DriverChange, ALostWorkerIsPlannedAroundUntilNoneIsLeft) {
 
 TEST_F(DriverChange, AWorkerThatHangsIsPlannedAround) {
   const ServePlan whole = toy_plan({{1, 1}});
-  DriverOptions options = fake("step_ms=1");
+  FleetOptions options = fake("step_ms=1");
   options.watchdog_s = 0.5;
   options.replan = pipeline_over_the_rest(whole);
   CallingDriver driver(whole, options);
@@ -128,7 +127,7 @@ TEST_F(DriverChange, AWorkerThatHangsIsPlannedAround) {
 // With a rule that lets it: the same plan, and the same tokens. A device whose workers only die is planned around.
 TEST_F(DriverChange, AWorkerThatDiesStartsAgain) {
   const ServePlan whole = toy_plan({{1, 1}});
-  DriverOptions options = fake("step_ms=2");
+  FleetOptions options = fake("step_ms=2");
   options.replan = pipeline_over_the_rest(whole);
   options.restart = {.deaths = 3, .first_wait_s = 0.05};
   CallingDriver driver(whole, options);
@@ -154,7 +153,7 @@ TEST_F(DriverChange, AWorkerThatDiesStartsAgain) {
 
 TEST_F(DriverChange, ALostDeviceIsPlannedInAgain) {
   const ServePlan whole = toy_plan({{1, 1}});
-  DriverOptions options = fake("step_ms=2");
+  FleetOptions options = fake("step_ms=2");
   options.replan = pipeline_over_the_rest(whole);
   options.restart.away_s = 0.3;
   CallingDriver driver(whole, options);
@@ -172,7 +171,7 @@ TEST_F(DriverChange, ALostDeviceIsPlannedInAgain) {
 TEST_F(DriverChange, APlanWhoseWorkersDoNotStartIsALoss) {
   const ServePlan whole = toy_plan({{1, 1, 1}});
   const ServePlan one = placed_on(toy_plan({{1}}), whole, {"box/0"});
-  DriverOptions options = fake("refuse=box/1");
+  FleetOptions options = fake("refuse=box/1");
   {
     options.replan = pipeline_over_the_rest(whole);
     CallingDriver driver(one, options);
@@ -231,121 +230,40 @@ TEST_F(DriverChange, MayEndOrDrainInTheMiddleOfAChange) {
   }
 }
 
-// ---- workers that call their driver over TCP ----
-
-class CallingWorkers {
- public:
-  CallingWorkers() { ::setenv("FAKE_WORKER_KEY", "secret", 1); }
-  ~CallingWorkers() {
-    for (const auto& [device, process] : processes) ::waitpid(process, nullptr, 0);
-    ::unsetenv("FAKE_WORKER_KEY");
-  }
-  CallingWorkers(const CallingWorkers&) = delete;
-  CallingWorkers& operator=(const CallingWorkers&) = delete;
-
-  // Those of `earlier` that live and have a part in the plan stay.
-  Workers start(const ServePlan& plan, std::uint64_t epoch, const CacheHandover& handover, Workers& earlier) {
-    std::vector<std::string> missing = worker_devices(plan);
-    std::erase_if(earlier, [&](const Worker& worker) { return std::ranges::count(missing, worker.device) == 0; });
-    std::erase_if(missing, [&](const std::string& device) {
-      return std::ranges::find(earlier, device, &Worker::device) != earlier.end();
-    });
-    calls_.expect(missing, epoch);
-    for (const std::string& device : missing) {
-      std::vector<std::string> words{program_beside("fake-worker").string(), "--driver", listener_.address(), device,
-                                     std::to_string(epoch)};
-      std::vector<char*> arguments;
-      for (std::string& word : words) arguments.push_back(word.data());
-      arguments.push_back(nullptr);
-      const pid_t process = ::fork();
-      if (process == 0) {
-        ::execv(arguments[0], arguments.data());
-        ::_exit(127);
-      }
-      processes.emplace(device, process);
-    }
-    return launch_remote_workers(
-        plan, epoch, calls_.wait(missing, deadline_in(20)),
-        {.model_folder = "step_ms=1", .program = {}, .transport = {}, .backend = "cpu"}, handover,
-        [](const std::string&, ByteStream control) { return std::make_unique<RemoteWorker>(std::move(control)); },
-        earlier);
-  }
-
-  std::multimap<std::string, pid_t> processes;  // ended by their drivers' going, or by a test
-
- private:
-  WorkerCalls calls_;
-  ControlListener listener_{"127.0.0.1:0", {.key = "secret", .identity = {}}, {{workers_service, calls_.service()}}};
-};
-
-TEST_F(DriverChange, WorkersOverTcpServeDieAndAreReplaced) {
-  auto workers = std::make_unique<CallingWorkers>();
-  {
-    const ServePlan whole = toy_plan({{1, 2, 1}});
-    DriverOptions options;
-    options.start_workers = std::bind_front(&CallingWorkers::start, workers.get());
-    options.replan = pipeline_over_the_rest(whole);
-    CallingDriver driver(whole, options);
-    EXPECT_EQ(driver.status().workers.at(0).process, 0);
-    Answer answer;
-    driver.generate(ask({1, 2}, 100), answer.callback());
-    ASSERT_TRUE(answer.wait_for_tokens(5));
-    ::kill(workers->processes.find("box/2")->second, SIGKILL);
-    EXPECT_EQ(answer.wait(30), FinishReason::length) << answer.stop_cause();
-    EXPECT_EQ(answer.tokens(), expected_tokens({1, 2}, 100));
-    ASSERT_TRUE(serves(driver, 2));
-    EXPECT_EQ(worker_devices(*driver.status().plan), (std::vector<std::string>{"box/0", "box/1", "box/3"}));
-  }
-  workers.reset();
-}
+// ---- workers that stay ----
 
 // Killed in turn, and started again: the others keep their processes and what they know of the prompt.
-TEST_F(DriverChange, WorkersOverTcpStayWhenAnotherDies) {
-  auto workers = std::make_unique<CallingWorkers>();
-  {
-    const ServePlan plan = toy_plan({{1, 2, 1}});
-    DriverOptions options;
-    options.start_workers = std::bind_front(&CallingWorkers::start, workers.get());
-    options.restart.deaths = 100;
-    CallingDriver driver(plan, options);
-    Tokens prompt;
-    for (std::int32_t i = 0; i < 100; ++i) prompt.push_back(1 + i);
-    Answer answer;
-    driver.generate(ask(prompt, 300), answer.callback());
-    std::int64_t of_first = 0;
-    for (std::uint64_t epoch = 2; epoch < 6; ++epoch) {
-      ASSERT_TRUE(answer.wait_for_tokens(answer.tokens().size() + 5));
-      const std::string device = "box/" + std::to_string(epoch - 2);
-      ::kill(std::prev(workers->processes.upper_bound(device))->second, SIGKILL);
-      ASSERT_TRUE(serves(driver, epoch));
-      ASSERT_TRUE(answer.wait_for_tokens(answer.tokens().size() + 1));  // it has been replayed
-      auto replayed = driver.status().replayed_tokens;
-      EXPECT_GT(replayed["r0/s0"], of_first + 99) << device;
-      EXPECT_EQ(replayed["r0/s1"] > 0, epoch > 2) << device;
-      EXPECT_EQ(replayed["r0/s2"] > 0, epoch > 4) << device;
-      of_first = replayed["r0/s0"];
-      EXPECT_EQ(workers->processes.size(), 4 + epoch - 1) << "one more for each death";
-    }
-    EXPECT_EQ(answer.wait(30), FinishReason::length) << answer.stop_cause();
-    EXPECT_EQ(answer.tokens(), expected_tokens(prompt, 300));
+TEST_F(DriverChange, WorkersStayWhenAnotherDies) {
+  FleetOptions options = fake("step_ms=1");
+  options.restart.deaths = 100;
+  CallingDriver driver(toy_plan({{1, 2, 1}}), options);
+  const auto processes = [&] {
+    std::vector<int> all;
+    for (const WorkerStatus& worker : driver.status().workers) all.push_back(worker.process);
+    return all;
+  };
+  Tokens prompt;
+  for (std::int32_t i = 0; i < 100; ++i) prompt.push_back(1 + i);
+  Answer answer;
+  driver.generate(ask(prompt, 300), answer.callback());
+  std::int64_t of_first = 0;
+  for (std::uint64_t epoch = 2; epoch < 6; ++epoch) {
+    ASSERT_TRUE(answer.wait_for_tokens(answer.tokens().size() + 5));
+    const std::vector<int> before = processes();
+    const std::size_t victim = epoch - 2;
+    ::kill(before.at(victim), SIGKILL);
+    ASSERT_TRUE(serves(driver, epoch));
+    ASSERT_TRUE(answer.wait_for_tokens(answer.tokens().size() + 1));  // it has been replayed
+    auto replayed = driver.status().replayed_tokens;
+    EXPECT_GT(replayed["r0/s0"], of_first + 99) << victim;
+    EXPECT_EQ(replayed["r0/s1"] > 0, epoch > 2) << victim;
+    EXPECT_EQ(replayed["r0/s2"] > 0, epoch > 4) << victim;
+    of_first = replayed["r0/s0"];
+    const std::vector<int> after = processes();
+    for (std::size_t i = 0; i < before.size(); ++i) EXPECT_EQ(after.at(i) == before[i], i != victim) << victim;
   }
-  workers.reset();
-}
-
-TEST_F(DriverChange, AWorkerOverTcpThatDiesIsNamed) {
-  auto workers = std::make_unique<CallingWorkers>();
-  {
-    DriverOptions options;
-    options.start_workers = std::bind_front(&CallingWorkers::start, workers.get());
-    CallingDriver driver(toy_plan({{1, 1}}), options);
-    Answer answer;
-    driver.generate(ask({1, 2}, 1000), answer.callback());
-    ASSERT_TRUE(answer.wait_for_tokens(5));
-    ::kill(workers->processes.find("box/1")->second, SIGKILL);
-    EXPECT_EQ(answer.wait(30), FinishReason::failed);
-    EXPECT_EQ(answer.stop_cause(), "box/1 (rank 0 of stage r0/s1) closed its control connection");
-  }
-  workers.reset();
+  EXPECT_EQ(answer.wait(30), FinishReason::length) << answer.stop_cause();
+  EXPECT_EQ(answer.tokens(), expected_tokens(prompt, 300));
 }
 
 // ---- a plan whose workers are prepared ----
@@ -357,30 +275,44 @@ class DriverPreparation : public DriverChange {
     std::atomic<bool> done = false, fails = false;
     std::atomic<int> begun = 0, ended = 0, looks = 0;
     std::set<std::string> running;
+    bool next = false;  // what begins next is scripted; of the driver's thread
   };
-  class Scripted final : public WorkerPreparation {
+  class Scripted final : public WorkerStart {
    public:
     explicit Scripted(Said& said) : said_(said) { ++said_.begun; }
     ~Scripted() override { ++said_.ended; }
-    bool done() override {
+    bool take(Workers&) override {
       ++said_.looks;
       if (said_.fails) throw Error(ErrorCode::peer, "box/7 cannot be started");
       return said_.done;
     }
-    Workers take() override { return {}; }
 
    private:
     Said& said_;
   };
-
-  DriverOptions options() {
-    DriverOptions options = fake();
-    options.restart.deaths = 100;
-    options.prepare_workers = [this](const ServePlan&, const std::set<std::string>& running) {
-      said_.running = running;
+  // Real workers, but for what begins after the driver has reported one of these phases.
+  class ScriptedFleet final : public Fleet {
+   public:
+    explicit ScriptedFleet(Said& said) : said_(said) {}
+    std::unique_ptr<WorkerStart> begin(const std::vector<std::string>& starting,
+                                       const std::vector<std::string>& running, const WorkerReads& reads) override {
+      if (!std::exchange(said_.next, false)) return workers_->begin(starting, running, reads);
+      said_.running = {running.begin(), running.end()};
       return std::make_unique<Scripted>(said_);
-    };
-    options.report = [this](const std::string& phase, const std::string& detail, double) {
+    }
+    bool is_here() const override { return true; }
+
+   private:
+    Said& said_;
+    const std::shared_ptr<Fleet> workers_ = fake_workers();
+  };
+
+  FleetOptions options(const std::string& scripted_after = "prepare") {
+    FleetOptions options = fake();
+    options.restart.deaths = 100;
+    options.fleet = std::make_shared<ScriptedFleet>(said_);
+    options.report = [this, scripted_after](const std::string& phase, const std::string& detail, double) {
+      if (phase == scripted_after) said_.next = true;
       const std::lock_guard lock(mutex_);
       reports_ += phase + ": " + detail + "\n";
     };
@@ -409,7 +341,7 @@ TEST_F(DriverPreparation, TheOldPlanServesUntilItIsDone) {
   driver.generate(ask({1, 2}, 200), answer.callback());
   driver.change_plan(toy_plan({{1}}));
   ASSERT_TRUE(looked(3));
-  EXPECT_EQ(said_.running, (std::set<std::string>{"box/0", "box/1"}));
+  EXPECT_EQ(said_.running, std::set<std::string>{"box/0"});
   EXPECT_EQ(driver.status().epoch, 1u);
   // Where this thread is slow, the answer is nearly there.
   ASSERT_TRUE(answer.wait_for_tokens(std::min<std::size_t>(answer.tokens().size() + 5, 200)));
@@ -424,9 +356,7 @@ TEST_F(DriverPreparation, TheOldPlanServesUntilItIsDone) {
 TEST_F(DriverPreparation, StandbyWeightsAreLoadedAfterServingHasBegun) {
   ServePlan plan = toy_plan({{1, 1}});
   plan.stages[1].standby_weights = {{{0, 1}}};
-  DriverOptions given = options();
-  given.fetch_standby = [this](const ServePlan&) { return std::make_unique<Scripted>(said_); };
-  CallingDriver driver(plan, given);
+  CallingDriver driver(plan, options("warm-up"));
   ASSERT_TRUE(looked(2));
   Answer answer;
   driver.generate(ask({1, 2}, 20), answer.callback());
@@ -447,9 +377,7 @@ TEST_F(DriverPreparation, WithoutStandbyWeightsItServesOn) {
   ServePlan plan = toy_plan({{1, 1}});
   plan.stages[1].standby_weights = {{{0, 1}}};
   said_.fails = true;
-  DriverOptions given = options();
-  given.fetch_standby = [this](const ServePlan&) { return std::make_unique<Scripted>(said_); };
-  CallingDriver driver(plan, given);
+  CallingDriver driver(plan, options("warm-up"));
   EXPECT_TRUE(reported("standby: weights are not there: box/7 cannot be started"));
   Answer answer;
   driver.generate(ask({1, 2}, 20), answer.callback());
@@ -520,7 +448,7 @@ std::vector<GenerateRequest> some_requests() {
 // Their answers, where `disturb` runs once the first has some tokens.
 std::vector<Tokens> answers_of(const ServePlan& plan, const Replan& replan,
                                const std::function<void(CallingDriver&)>& disturb) {
-  DriverOptions options = real("shm");
+  FleetOptions options = real("shm");
   options.replan = replan;
   CallingDriver driver(plan, options);
   const std::vector<GenerateRequest> requests = some_requests();

@@ -7,7 +7,6 @@
 #include <mutex>
 
 #include "motley/serving/driver_fixture_test.hpp"
-#include "motley/workers/worker_processes.hpp"
 
 namespace motley {
 namespace {
@@ -31,30 +30,36 @@ class Machines {
     there_ = std::move(there);
   }
 
-  DriverOptions options() {
-    DriverOptions options = fake();
+  FleetOptions options() {
+    FleetOptions options = fake("step_ms=2");
     options.restart.waits = true;
-    options.start_workers = [this](const ServePlan& plan, std::uint64_t epoch, const CacheHandover&, Workers& earlier) {
-      earlier.clear();
-      return start(plan, epoch);
-    };
+    options.fleet = std::make_shared<ThoseThatAreThere>(*this);
     options.replan = [this](const ServePlan&, const std::set<std::string>& lost, const Error&) { return replan(lost); };
     return options;
   }
 
  private:
-  Workers start(const ServePlan& plan, std::uint64_t epoch) {
-    WorkerLoss loss{Error(ErrorCode::peer, "a machine is not there"), {}, true};
-    {
-      const std::lock_guard lock(mutex_);
-      for (const std::string& device : worker_devices(plan))
-        if (!there_.contains(device)) loss.devices.push_back(device);
+  class ThoseThatAreThere final : public Fleet {
+   public:
+    explicit ThoseThatAreThere(Machines& machines) : machines_(machines) {}
+    std::unique_ptr<WorkerStart> begin(const std::vector<std::string>& starting,
+                                       const std::vector<std::string>& running, const WorkerReads& reads) override {
+      WorkerLoss loss{Error(ErrorCode::peer, "a machine is not there"), {}, true};
+      {
+        const std::lock_guard lock(machines_.mutex_);
+        for (const std::string& device : starting)
+          if (!machines_.there_.contains(device)) loss.devices.push_back(device);
+      }
+      if (!loss.devices.empty()) throw WorkersNotStarted(loss);
+      return workers_->begin(starting, running, reads);
     }
-    if (!loss.devices.empty()) throw WorkersNotStarted(loss);
-    return start_workers(
-        plan, epoch,
-        {.model_folder = "step_ms=2", .program = program_beside("fake-worker"), .transport = "shm", .backend = "cpu"});
-  }
+    bool is_here() const override { return true; }
+
+   private:
+    Machines& machines_;
+    const std::shared_ptr<Fleet> workers_ = fake_workers();
+  };
+
   std::optional<ServePlan> replan(const std::set<std::string>& lost) {
     std::vector<std::string> left;
     const std::lock_guard lock(mutex_);
@@ -84,7 +89,7 @@ class DriverDown : public DriverTest {
 };
 
 TEST_F(DriverDown, HoldsRequestsUntilAPlanServesThem) {
-  DriverOptions options = machines_.options();
+  FleetOptions options = machines_.options();
   options.hold_s = 600;
   CallingDriver driver(whole_, options);
   Answer early, late;
@@ -110,7 +115,7 @@ TEST_F(DriverDown, HoldsRequestsUntilAPlanServesThem) {
 }
 
 TEST_F(DriverDown, AfterAWhileRequestsFailUntilAPlanServes) {
-  DriverOptions options = machines_.options();
+  FleetOptions options = machines_.options();
   options.hold_s = 0.2;
   std::atomic<int> failures = 0;
   CallingDriver driver(whole_, options);
@@ -156,7 +161,7 @@ TEST_F(DriverDown, APlanWithAMachineThatIsNotThereIsReplaced) {
 }
 
 TEST_F(DriverDown, APlanThatDoesNotStartEitherLeavesItDown) {
-  DriverOptions options = machines_.options();
+  FleetOptions options = machines_.options();
   CallingDriver driver(whole_, options);
   Answer answer;
   driver.generate(ask({1}, 100), answer.callback());

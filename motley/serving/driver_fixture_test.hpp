@@ -20,16 +20,23 @@
 
 #include "motley/base/clock.hpp"
 #include "motley/serving/driver.hpp"
+#include "motley/workers/local_fleet.hpp"
 #include "motley/workers/toy_plan_test.hpp"
 
 namespace motley {
 
 using EventCallback = std::function<void(const GenerateEvent&)>;
 
+// What a driver runs with, and where its workers run.
+struct FleetOptions : DriverOptions {
+  std::shared_ptr<Fleet> fleet;
+};
+
 // A driver that hands every request's events to a callback of its own, on the driver's thread.
 class CallingDriver {
  public:
-  CallingDriver(ServePlan plan, DriverOptions options) : driver_(std::move(plan), with_sink(std::move(options))) {}
+  CallingDriver(ServePlan plan, const FleetOptions& options)
+      : fleet_(options.fleet), driver_(std::move(plan), *fleet_, with_sink(options)) {}
 
   std::uint64_t generate(GenerateRequest request, EventCallback callback) {
     const std::lock_guard lock(mutex_);  // so that no event comes before its callback is known
@@ -68,6 +75,7 @@ class CallingDriver {
   mutable std::mutex mutex_;
   std::map<std::uint64_t, EventCallback> callbacks_;  // of the requests that have not ended
   std::vector<std::size_t> batches_;
+  const std::shared_ptr<Fleet> fleet_;
   Driver driver_;  // last: its thread uses the rest
 };
 
@@ -131,10 +139,14 @@ inline GenerateRequest ask(std::vector<std::int32_t> prompt, std::int64_t max_ne
   return request;
 }
 
-inline DriverOptions fake(const std::string& settings = "") {
-  DriverOptions options;
+inline std::shared_ptr<Fleet> fake_workers() {
+  return std::make_shared<LocalFleet>(LocalFleetOptions{.program = program_beside("fake-worker")});
+}
+
+inline FleetOptions fake(const std::string& settings = "") {
+  FleetOptions options;
   options.model_folder = settings;
-  options.worker_program = program_beside("fake-worker");
+  options.fleet = fake_workers();
   return options;
 }
 
@@ -173,11 +185,11 @@ class DriverTest : public testing::Test {
 };
 
 // With the real worker and the tales model.
-inline DriverOptions real(const std::string& transport) {
-  DriverOptions options;
+inline FleetOptions real(const std::string& transport) {
+  FleetOptions options;
   options.model_folder = MOTLEY_SOURCE_DIR "/data/models/tales";
-  options.worker_program = program_beside("motley-worker");
-  options.transport = transport;
+  options.fleet = std::make_shared<LocalFleet>(
+      LocalFleetOptions{.program = program_beside("motley-worker"), .transport = transport});
   return options;
 }
 

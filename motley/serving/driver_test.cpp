@@ -23,7 +23,7 @@ namespace {
 using testing::HasSubstr;
 
 TEST_F(DriverTest, AnswersEveryRequestThoughMemoryIsTight) {
-  DriverOptions options = fake();
+  FleetOptions options = fake();
   options.micro_batches = 2;
   CallingDriver driver(toy_plan({{1}}, 160), options);  // ten blocks
   EXPECT_TRUE(driver.status().ready);
@@ -49,7 +49,7 @@ TEST_F(DriverTest, AnswersEveryRequestThoughMemoryIsTight) {
 TEST_F(DriverTest, GoesOnWithFewerKeysAndValuesWhereMemoryIsShort) {
   for (const char* settings : {"room=160", "room=160;room_after=20"}) {
     SCOPED_TRACE(settings);
-    DriverOptions options = fake(settings);
+    FleetOptions options = fake(settings);
     std::vector<std::string> of_memory;
     options.report = [&](const std::string& phase, const std::string& detail, double) {
       if (phase == "memory") of_memory.push_back(detail);
@@ -71,7 +71,7 @@ TEST_F(DriverTest, GoesOnWithFewerKeysAndValuesWhereMemoryIsShort) {
 
 TEST_F(DriverTest, RunsAllRoutesAndReportsItsStart) {
   for (const char* transport : {"shm", "tcp"}) {
-    DriverOptions options = fake("step_ms=1");
+    FleetOptions options = fake("step_ms=1");
     options.transport = transport;
     std::vector<std::string> phases;
     options.report = [&](const std::string& phase, const std::string&, double) { phases.push_back(phase); };
@@ -140,7 +140,7 @@ TEST_F(DriverTest, HandsOutTheEventsOfAStepTogether) {
 }
 
 TEST_F(DriverTest, RefusesWhenTheQueueIsFull) {
-  DriverOptions options = fake("step_ms=20");
+  FleetOptions options = fake("step_ms=20");
   options.max_queue = 3;
   CallingDriver driver(toy_plan({{1}}), options);
   std::vector<Answer> answers(40);
@@ -249,7 +249,7 @@ TEST_F(DriverTest, AWorkerThatIsKilledEndsEverythingWithItsName) {
 }
 
 TEST_F(DriverTest, AWorkerThatHangsIsTreatedAsDead) {
-  DriverOptions options = fake("step_ms=1");
+  FleetOptions options = fake("step_ms=1");
   options.watchdog_s = 0.5;
   CallingDriver driver(toy_plan({{1, 2, 1}}), options);
   Answer answer;
@@ -300,9 +300,9 @@ TEST_F(DriverTest, WrongAnswersAreAFailure) {
 }
 
 TEST_F(DriverTest, RefusesAPlanOrOptionsThatCannotRun) {
-  DriverOptions missing = fake();
-  missing.worker_program = "/nowhere/motley-worker";
-  const auto code_of = [](const ServePlan& plan, const DriverOptions& options) {
+  FleetOptions missing = fake();
+  missing.fleet = std::make_shared<LocalFleet>(LocalFleetOptions{.program = "/nowhere/motley-worker"});
+  const auto code_of = [](const ServePlan& plan, const FleetOptions& options) {
     try {
       CallingDriver driver(plan, options);
     } catch (const Error& error) {
@@ -311,9 +311,6 @@ TEST_F(DriverTest, RefusesAPlanOrOptionsThatCannotRun) {
     return ErrorCode::internal;
   };
   EXPECT_EQ(code_of(toy_plan({{1}}), missing), ErrorCode::environment);
-  DriverOptions pigeons = fake();
-  pigeons.transport = "pigeon";
-  EXPECT_EQ(code_of(toy_plan({{1}}), pigeons), ErrorCode::input);
   ServePlan gap = toy_plan({{1, 1}});
   gap.routes[0].path.pop_back();
   EXPECT_EQ(code_of(gap, fake()), ErrorCode::input);

@@ -5,7 +5,7 @@
 #include <limits>
 #include <set>
 
-#include "motley/workers/worker_links.hpp"
+#include "motley/workers/launch.hpp"
 
 namespace motley {
 

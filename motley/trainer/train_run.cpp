@@ -82,7 +82,7 @@ class Run {
         plan_(read_plan<TrainPlan>(record.plan, run_record_path(folder_).string() + ": plan")),
         training_(training_of(plan_.workload)) {}
 
-  RunOutcome go_on(std::optional<std::int64_t> from, TrainWorkersOptions options) {
+  RunOutcome go_on(std::optional<std::int64_t> from, const TrainFleet& fleet) {
     std::error_code failure;
     fs::create_directories(folder_, failure);
     if (failure)
@@ -99,12 +99,8 @@ class Run {
     const MetricsFile metrics(folder_, step_);
     tensorboard_.emplace(folder_ / "tensorboard", step_ + 1);
 
-    options.weights = weights_;
-    options.updates = updates_;
-    options.stopped = events_.abort;
-    options.loaded = [this](double fraction) { tell_starting("weights", fraction); };
     try {
-      return run_steps(metrics, options);
+      return run_steps(metrics, fleet);
     } catch (const WorkerLost& lost) {
       if (lost.code() == ErrorCode::input) throw;
       throw Error(lost.code(), lost.what(), lost.hint() + (lost.hint().empty() ? "" : "; ") + way_on());
@@ -112,8 +108,13 @@ class Run {
   }
 
  private:
-  RunOutcome run_steps(const MetricsFile& metrics, const TrainWorkersOptions& options) {
-    TrainWorkers workers(plan_, options);
+  RunOutcome run_steps(const MetricsFile& metrics, const TrainFleet& fleet) {
+    TrainWorkers workers(plan_, fleet(plan_, weights_, reads_states(plan_, updates_)),
+                         {.weights = weights_,
+                          .updates = updates_,
+                          .loaded = [this](double fraction) { tell_starting("weights", fraction); },
+                          .stop_start = events_.stop,
+                          .stopped = events_.abort});
     if (events_.ready) events_.ready(workers);
     bool stopped = false;
     while (step_ < record_.steps && !stopped) {
@@ -373,8 +374,8 @@ void check_no_run(const fs::path& run) {
 }
 
 RunOutcome go_on(const fs::path& run, const RunRecord& record, std::optional<std::int64_t> from,
-                 TrainWorkersOptions workers, const RunEvents& events) {
-  return Run(run, record, events).go_on(from, std::move(workers));
+                 const TrainFleet& fleet, const RunEvents& events) {
+  return Run(run, record, events).go_on(from, fleet);
 }
 
 }  // namespace motley

@@ -31,9 +31,13 @@ struct RunOutcome {
 
 // Throws an input error where the folder holds a run already.
 void check_no_run(const std::filesystem::path& run);
+// Where the workers run, once it is known what they read: a model folder or a checkpoint's, with the optimizer's states
+// or without.
+using TrainFleet = std::function<Fleet&(const TrainPlan& plan, const std::filesystem::path& weights, bool with_states)>;
+
 // Goes on from the newest checkpoint, or that of step `from`; from the model where there is none. `run.json` is
 // `record` from then on; it is not written where something is wrong with data or checkpoint, which is an input error.
 RunOutcome go_on(const std::filesystem::path& run, const RunRecord& record, std::optional<std::int64_t> from,
-                 TrainWorkersOptions workers, const RunEvents& events);
+                 const TrainFleet& fleet, const RunEvents& events);
 
 }  // namespace motley

@@ -1,45 +1,35 @@
 #include "motley/trainer/train_workers.hpp"
 
 #include <fmt/format.h>
-#include <fmt/ranges.h>
 
 #include <algorithm>
-#include <array>
 #include <optional>
 #include <span>
 #include <variant>
 
-#include "motley/comm/net/random_bytes.hpp"
+#include "motley/checkpoint/manifest.hpp"
 #include "motley/trainer/hang_rule.hpp"
 #include "motley/trainer/layout/layout.hpp"
-#include "motley/workers/worker_processes.hpp"
 
 namespace motley {
 namespace {
 
 constexpr double look_every_s = 0.1;  // whether a stop was asked for
-constexpr double start_s = 120;       // until a worker says its first word
 constexpr double settle_s = 1;        // a worker that is lost is heard of after those that miss it
 
-std::string random_key() {
-  std::array<std::byte, 16> bytes{};
-  fill_random(bytes);
-  return fmt::format("{:02x}", fmt::join(bytes, ""));
+WorkerReads reads_of(const TrainPlan& plan, const TrainWorkersOptions& options) {
+  const bool with_states = reads_states(plan, options.updates);
+  return {.model = options.weights, .rows = [&plan, with_states](const std::string& device) {
+            std::vector<ReadRows> read;
+            for (const StateRows& rows : state_rows(plan, device, with_states))
+              read.push_back({rows.name, rows.rows, rows.kind == StateKind::weight ? "" : states_stem});
+            return read;
+          }};
 }
 
-bool has_states(const TrainPlan& plan) { return state_kinds(training_of(plan.workload)).size() > 1; }
-
-Workers start_processes(const std::vector<std::string>& devices, const std::filesystem::path& program) {
-  Workers workers;
-  for (const std::string& device : devices)
-    workers.push_back({.device = device,
-                       .stage = {},
-                       .rank = 0,
-                       .link = std::make_unique<WorkerProcess>(program, std::span<const int>())});
-  return workers;
-}
-
-Workers placed(Workers workers, const TrainPlan& plan) {
+Workers start(const TrainPlan& plan, Fleet& fleet, const TrainWorkersOptions& options) {
+  Workers none;
+  Workers workers = start_workers(fleet, train_devices(plan), reads_of(plan, options), none, options.stop_start);
   for (Worker& worker : workers) {
     const TrainPlace place = place_of(plan, worker.device);
     worker.stage = fmt::format("r{}/s{}", place.replica, place.stage);
@@ -50,13 +40,15 @@ Workers placed(Workers workers, const TrainPlan& plan) {
 
 }  // namespace
 
-TrainWorkers::TrainWorkers(const TrainPlan& plan, const TrainWorkersOptions& options)
+bool reads_states(const TrainPlan& plan, std::int64_t updates) {
+  return updates > 0 && state_kinds(training_of(plan.workload)).size() > 1;
+}
+
+TrainWorkers::TrainWorkers(const TrainPlan& plan, Fleet& fleet, const TrainWorkersOptions& options)
     : devices_(train_devices(plan)),
-      watch_(placed(options.start ? options.start(plan, options.weights, has_states(plan) && options.updates > 0)
-                                  : start_processes(devices_, options.program),
-                    plan),
+      watch_(start(plan, fleet, options),
              {.silence_s = found_within * options.patience_s,
-              .start_s = start_s,
+              .start_s = start_patience_s,
               .settle_s = settle_s,
               .progress =
                   [loaded = options.loaded](const std::string&, double fraction) {
@@ -65,29 +57,18 @@ TrainWorkers::TrainWorkers(const TrainPlan& plan, const TrainWorkersOptions& opt
       owes_(watch_.size()),
       patience_s_(options.patience_s),
       predicted_s_(plan.predicted.iteration_s),
-      elsewhere_(options.start != nullptr),
+      writes_here_(fleet.is_here()),
       files_(state_files(plan.model.arch, training_of(plan.workload))),
       stopped_(options.stopped) {
-  for (const std::string& device : devices_) {
-    const TrainPlace place = place_of(plan, device);
+  TrainLaunch launch{.plan_json = to_json(write(plan)), .updates = options.updates, .workers = {}};
+  for (const Worker& worker : watch_.workers()) {
+    const TrainPlace place = place_of(plan, worker.device);
     replica_of_.push_back(place.replica);
     first_.push_back(place.stage == 0);
     last_.push_back(place.stage + 1 == plan.replicas[place.replica].stages.size());
+    launch.workers.push_back(worker.at);
   }
-  TrainLaunch launch{.plan_json = to_json(write(plan)),
-                     .model_folder = options.weights.string(),
-                     .device = {},
-                     .backend = options.backend,
-                     .threads = options.threads,
-                     .updates = options.updates,
-                     .key = random_key()};
-  for (const Worker& worker : watch_.workers()) {
-    launch.device = worker.device;
-    worker.link->send(encode(launch));
-  }
-  TrainConnect connect;
-  for (Listening& listening : await_all<Listening>()) connect.of_workers.push_back(std::move(listening.at));
-  watch_.send(connect);
+  watch_.send(launch);
   ready_ = await_all<TrainReady>();
 }
 
@@ -115,8 +96,8 @@ std::vector<TrainStepDone> TrainWorkers::run(TrainStep step, const std::vector<R
 
 void TrainWorkers::begin_save(const std::filesystem::path& folder, TrainSave::When when) {
   saved_ = 0;
-  if (elsewhere_) writer_.emplace(folder, files_);
-  watch_.send(TrainSave{elsewhere_ ? std::string() : folder.string(), when});
+  if (!writes_here_) writer_.emplace(folder, files_);
+  watch_.send(TrainSave{writes_here_ ? folder.string() : std::string(), when});
 }
 
 void TrainWorkers::wait_until_saved() {

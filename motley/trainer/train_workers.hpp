@@ -1,4 +1,4 @@
-// The workers of a training plan, as its driver sees them: processes of this machine, or those that agents start.
+// The workers of a training plan, as its driver sees them.
 #pragma once
 
 #include <cstdint>
@@ -10,22 +10,18 @@
 
 #include "motley/plan/train.hpp"
 #include "motley/trainer/layout/state_writer.hpp"
+#include "motley/workers/fleet.hpp"
 #include "motley/workers/worker_watch.hpp"
 
 namespace motley {
 
 struct TrainWorkersOptions {
-  std::filesystem::path program;  // motley-worker, which is started once for each device, unless:
-  // Workers of these devices, in this order, on whatever machines; what they read is to be in `weights` there, with the
-  // optimizer's states or without. They reach no folder of this machine.
-  using Start = std::function<Workers(const TrainPlan& plan, const std::filesystem::path& weights, bool with_states)>;
-  Start start = {};
-  std::filesystem::path weights = {};  // a model folder, or a checkpoint's
-  std::int64_t updates = 0;            // that it has had; 0: weights alone
-  std::string backend = "cpu";
-  int threads = 1;                                   // of each worker
+  std::filesystem::path weights = {};                // a model folder, or a checkpoint's
+  std::int64_t updates = 0;                          // that it has had; 0: weights alone
   std::function<void(double fraction)> loaded = {};  // of all weights
-  std::function<bool()> stopped = {};                // asked often; then waits end with an error (interrupted)
+  // Asked often: then waits end with an error (interrupted). The first while workers start, which on other machines is
+  // long, the second later.
+  std::function<bool()> stop_start = {}, stopped = {};
   double patience_s = 10;  // for a worker that is silent or hangs (hang_rule.hpp)
 };
 
@@ -34,6 +30,9 @@ class WorkerLost : public Error {
  public:
   using Error::Error;
 };
+
+// Whether the workers of weights that have had so many updates read states of an optimizer.
+bool reads_states(const TrainPlan& plan, std::int64_t updates);
 
 // What a step needs of one replica's sequences, one behind the other.
 struct ReplicaBatch {
@@ -46,7 +45,7 @@ class TrainWorkers {
  public:
   // Starts them and waits until all have loaded their parts. Throws what hinders them; none is left then. They end with
   // it.
-  TrainWorkers(const TrainPlan& plan, const TrainWorkersOptions& options);
+  TrainWorkers(const TrainPlan& plan, Fleet& fleet, const TrainWorkersOptions& options);
 
   // This and what follows throws WorkerLost. A step of all replicas; `step` without tokens, which are in `batches`, by
   // replica. Answers by worker. Throws a peer error where they do not agree.
@@ -79,11 +78,11 @@ class TrainWorkers {
     Instant sent;
   };
   std::optional<StepUnderWay> step_;
-  std::vector<bool> owes_;           // an answer to it, or to what is awaited before the first step
-  std::optional<double> slowest_s_;  // step
+  std::vector<bool> owes_;                 // an answer to it, or to what is awaited before the first step
+  std::optional<double> slowest_s_;        // step
   const double patience_s_, predicted_s_;  // of a step: by the plan
-  std::size_t saved_ = 0;  // workers that have answered the newest TrainSave
-  const bool elsewhere_;   // they reach no folder of this machine
+  std::size_t saved_ = 0;                  // workers that have answered the newest TrainSave
+  const bool writes_here_;                 // they reach this machine's folders, and write themselves
   const StateFiles files_;
   std::optional<StateWriter> writer_;  // of what they send
   std::function<bool()> stopped_;

@@ -16,6 +16,7 @@
 #include <condition_variable>
 #include <csignal>
 #include <deque>
+#include <functional>
 #include <mutex>
 #include <stop_token>
 #include <thread>
@@ -26,8 +27,8 @@
 #include "motley/engine/stage_executor.hpp"
 #include "motley/trainer/step/train_worker.hpp"
 #include "motley/worker/worker.hpp"
+#include "motley/workers/launch.hpp"
 #include "motley/workers/remote_workers.hpp"
-#include "motley/workers/worker_links.hpp"
 
 namespace motley {
 namespace {
@@ -119,30 +120,26 @@ void tell(ControlConnection& control, const Message& message) {
 }
 
 // Once another worker is lost, or memory is short, steps make no sense until the next Launch.
-[[noreturn]] void execute_all(ControlConnection& control, Fabric* fabric, WorkQueue& queue, ActivityLog& activity) {
+[[noreturn]] void execute_all(ControlConnection& control, const CallDriver& self, Fabric& fabric, WorkQueue& queue,
+                              ActivityLog& activity) {
   std::unique_ptr<StageModel> preloaded;
   std::unique_ptr<StageExecutor> executor;
   LoadAhead ahead;
   std::uint64_t epoch = 0;
   ServePlan plan;
-  std::string device, backend = "cpu";
   bool interrupted = false;
   const auto run = [&](WorkQueue::Work work) {
     if (const LaunchedPart* part = std::get_if<LaunchedPart>(&work)) {
       epoch = part->launch.epoch;
       plan = read_sent_plan(part->launch.plan_json);
-      device = part->launch.device;
-      backend = part->launch.backend;
-      set_threads(part->launch.threads);
       if (executor) ahead.end_into(*executor->model());
-      executor = std::make_unique<StageExecutor>(*part, plan, control, fabric, executor ? executor->model() : preloaded,
-                                                 activity);
+      executor = std::make_unique<StageExecutor>(*part, plan, self, control, fabric,
+                                                 executor ? executor->model() : preloaded, activity);
       interrupted = false;
     } else if (const Preload* asked = std::get_if<Preload>(&work); asked != nullptr && executor) {
       executor->load_ahead(*asked, ahead, [&control] { tell(control, Preloaded{}); });
     } else if (asked != nullptr) {
-      set_threads(asked->threads);
-      preloaded = preload(*asked, control);
+      preloaded = preload(*asked, self, control);
     } else if (const LoadStandby* standby = std::get_if<LoadStandby>(&work)) {
       if (standby->epoch == epoch && !interrupted)
         executor->load_standby(ahead, [&control, epoch](std::int64_t bytes) {
@@ -164,9 +161,9 @@ void tell(ControlConnection& control, const Message& message) {
         run(queue.pop());
       } catch (const c10::Error& error) {
         // Nothing is taken apart on a device whose context is broken: that would wait, or fail again.
-        if (!is_of_memory(error, [&] { return context_lives(at::Device(backend)); }))
+        if (!is_of_memory(error, [&] { return context_lives(at::Device(self.backend)); }))
           fail(control, std::current_exception());
-        fail_without_memory(plan, device, assignment_of(plan, device));
+        fail_without_memory(plan, self.device, assignment_of(plan, self.device));
       }
     } catch (const GroupBroken& error) {
       interrupt({epoch, error.what(), places_of(error.suspects, worker_devices(plan))});
@@ -176,10 +173,12 @@ void tell(ControlConnection& control, const Message& message) {
   }
 }
 
-[[noreturn]] void run_executor(ControlConnection& control, Fabric* fabric, WorkQueue& queue, ActivityLog& activity) {
+[[noreturn]] void run_executor(ControlConnection& control, const CallDriver& self, Fabric& fabric, WorkQueue& queue,
+                               ActivityLog& activity) {
   try {
     const c10::InferenceMode guard;
-    execute_all(control, fabric, queue, activity);
+    set_threads(self.threads);  // of this thread
+    execute_all(control, self, fabric, queue, activity);
   } catch (...) {
     fail(control, std::current_exception());
   }
@@ -226,30 +225,12 @@ class MessageQueue {
   std::deque<Message> messages_;
 };
 
-// As serve_driver(), but that all work is the trainer's.
-[[noreturn]] void train_for_driver(ControlConnection& control, Message first, Fabric* fabric, const CallDriver* call) {
-  MessageQueue queue;
-  ActivityLog activity;
+// To the end of the process. Threads use what the caller holds: nothing may be unwound.
+[[noreturn]] void listen(ControlConnection& control, const std::function<void(Message)>& take) {
   try {
-    if (auto& launch = std::get<TrainLaunch>(first); call != nullptr) {
-      launch.model_folder = call->model_folder;
-      launch.threads = call->threads;
-    }
-    const std::int32_t threads = std::get<TrainLaunch>(first).threads;
-    queue.push(std::move(first));
-    show_alive(control, activity);
-    std::thread([&, threads] {
-      try {
-        set_threads(threads);  // of this thread
-        train_steps(
-            control, [&] { return queue.pop(); }, fabric, activity);
-      } catch (...) {
-        fail(control, std::current_exception());
-      }
-    }).detach();
     while (auto message = control.receive()) {
       if (std::holds_alternative<Stop>(*message)) break;
-      queue.push(*std::move(message));
+      take(*std::move(message));
     }
   } catch (...) {
     fail(control, std::current_exception());
@@ -257,26 +238,36 @@ class MessageQueue {
   ::_exit(0);
 }
 
-// `call` is that of the worker's agent, or null.
-[[noreturn]] void serve_driver(ControlConnection& control, Message first, Fabric* fabric, const CallDriver* call) {
-  if (std::holds_alternative<TrainLaunch>(first)) train_for_driver(control, std::move(first), fabric, call);
+// All work is the trainer's.
+[[noreturn]] void train_for_driver(ControlConnection& control, Message first, const CallDriver& self, Fabric& fabric) {
+  MessageQueue queue;
+  ActivityLog activity;
+  queue.push(std::move(first));
+  show_alive(control, activity);
+  std::thread([&] {
+    try {
+      set_threads(self.threads);  // of this thread
+      train_steps(
+          control, [&] { return queue.pop(); }, self, fabric, activity);
+    } catch (...) {
+      fail(control, std::current_exception());
+    }
+  }).detach();  // ends with the process
+  listen(control, [&](Message message) { queue.push(std::move(message)); });
+}
+
+[[noreturn]] void run_steps_for_driver(ControlConnection& control, const Message& first, const CallDriver& self,
+                                       Fabric& fabric) {
   WorkQueue queue;
   ActivityLog activity;
   std::uint64_t epoch = 0;
-  const auto as_called = [&](auto& part) {
-    if (call == nullptr) return;
-    part.model_folder = call->model_folder;
-    part.threads = call->threads;
-  };
-  const auto take = [&](Message& message) {
+  const auto take = [&](Message message) {
     if (auto* launch = std::get_if<Launch>(&message)) {
       if (launch->epoch <= epoch)
         throw Error(ErrorCode::peer, fmt::format("a launch of epoch {} after one of epoch {}", launch->epoch, epoch));
       epoch = launch->epoch;
-      as_called(*launch);
       queue.push(std::move(*launch));
     } else if (auto* preload = std::get_if<Preload>(&message)) {
-      as_called(*preload);
       queue.push(std::move(*preload));
     } else if (const auto* standby = std::get_if<LoadStandby>(&message); standby != nullptr && epoch > 0) {
       queue.push(*standby);
@@ -286,57 +277,51 @@ class MessageQueue {
       throw Error(ErrorCode::peer, "the driver sent a message that is not for workers, or not now");
     }
   };
-  try {
-    take(first);
-    show_alive(control, activity);
-    std::thread([&] { run_executor(control, fabric, queue, activity); }).detach();  // ends with the process
-    while (auto message = control.receive()) {
-      if (std::holds_alternative<Stop>(*message)) break;
-      take(*message);
-    }
-  } catch (...) {
-    fail(control, std::current_exception());
-  }
-  ::_exit(0);
+  take(first);
+  show_alive(control, activity);
+  std::thread([&] { run_executor(control, self, fabric, queue, activity); }).detach();  // ends with the process
+  listen(control, take);
 }
 
-// Of what Launch calls "addresses": this worker's own, for the others.
 FabricOptions fabric_of(const CallDriver& call) {
   FabricOptions options{.listen = call.listen, .key = call.key, .identity = {}};
   if (!call.certificate.empty()) options.identity = TlsIdentity{call.certificate, call.private_key, call.authority};
   return options;
 }
 
-// Failures before the driver has answered go to the agent.
-[[noreturn]] void serve_called_driver(ControlConnection& agent, const CallDriver& call) {
-  std::unique_ptr<Fabric> fabric;
-  std::unique_ptr<ControlConnection> control;
-  std::optional<Message> first;
-  try {
-    const FabricOptions options = fabric_of(call);
-    fabric = std::make_unique<Fabric>(options);
-    control = std::make_unique<ControlConnection>(
-        call_driver(call.driver, {.device = call.device, .start = call.start, .fabric_address = fabric->address()},
-                    {.key = options.key, .identity = options.identity, .encryption = options.encryption},
-                    deadline_in(call_timeout_s)));
-    first = control->receive();
-  } catch (...) {
-    fail(agent, std::current_exception());
-  }
-  if (!first) ::_exit(0);
-  serve_driver(*control, *std::move(first), fabric.get(), &call);
-}
-
 }  // namespace
 
-int run_worker(ControlConnection& control, Fabric* fabric) {
+void serve_driver(ControlConnection& driver, const CallDriver& self, Fabric& fabric) {
+  try {
+    auto first = driver.receive();
+    if (!first) ::_exit(0);
+    if (std::holds_alternative<TrainLaunch>(*first)) train_for_driver(driver, *std::move(first), self, fabric);
+    run_steps_for_driver(driver, *first, self, fabric);
+  } catch (...) {
+    fail(driver, std::current_exception());
+  }
+}
+
+// Failures before the driver has answered go to whoever has started the worker.
+int run_worker(ControlConnection& control) {
   ::prctl(PR_SET_PDEATHSIG, SIGKILL);
   std::signal(SIGINT, SIG_IGN);  // Ctrl-C reaches the whole process group; the driver decides what it means
   try {
-    auto first = control.receive();
+    const auto first = control.receive();
     if (!first) return 0;
-    if (const auto* call = std::get_if<CallDriver>(&*first)) serve_called_driver(control, *call);
-    serve_driver(control, *std::move(first), fabric, nullptr);
+    const auto* call = std::get_if<CallDriver>(&*first);
+    if (call == nullptr) throw Error(ErrorCode::peer, "the first message does not say what this worker is");
+    const FabricOptions options = fabric_of(*call);
+    Fabric fabric(options);
+    if (call->driver.empty()) {
+      control.send(Listening{fabric.address()});
+      serve_driver(control, *call, fabric);
+    }
+    ControlConnection driver(
+        call_driver(call->driver, {.device = call->device, .start = call->start, .fabric_address = fabric.address()},
+                    {.key = options.key, .identity = options.identity, .encryption = options.encryption},
+                    deadline_in(call_timeout_s)));
+    serve_driver(driver, *call, fabric);
   } catch (...) {
     fail(control, std::current_exception());
   }

@@ -6,9 +6,12 @@
 
 namespace motley {
 
-// Until the driver's end of the connection closes: returns the exit code. The first message is Launch, and it serves
-// steps; or TrainLaunch, and it trains (trainer/step/train_worker.hpp); or CallDriver, and it does the same on a control
-// connection of its own. `fabric` reaches workers that Launch names by address; nullptr where it brings descriptors.
-int run_worker(ControlConnection& control, Fabric* fabric = nullptr);
+// `control` is the connection to whoever has started the worker; it ends with that, or with its driver. The first
+// message is CallDriver. Returns the exit code.
+int run_worker(ControlConnection& control);
+
+// Serves steps where the driver sends Launch, and trains where it sends TrainLaunch (trainer/step/train_worker.hpp),
+// until the driver's end of the connection closes; then the process ends.
+[[noreturn]] void serve_driver(ControlConnection& driver, const CallDriver& self, Fabric& fabric);
 
 }  // namespace motley

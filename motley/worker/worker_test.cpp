@@ -20,8 +20,8 @@
 #include "motley/engine/load_ahead.hpp"
 #include "motley/engine/stage_model.hpp"
 #include "motley/worker/worker.hpp"
+#include "motley/workers/launch.hpp"
 #include "motley/workers/remote_workers.hpp"
-#include "motley/workers/worker_links.hpp"
 
 namespace motley {
 namespace {
@@ -85,32 +85,18 @@ class Deployment {
     std::string device;
     pid_t process = -1;
     std::unique_ptr<ControlConnection> control;
+    WorkerAddress at = {};
   };
 
-  // Over shared memory ("shm") or TCP connections ("tcp") that the workers inherit; or over TCP control connections and
-  // fabrics ("fabric"), also under TLS ("fabric-tls").
+  // Their rows travel in shared memory ("shm"), over TCP ("tcp"), or under TLS ("tls"), where the workers also call
+  // their driver.
   enum class First { launch, nothing };
   Deployment(const ServePlan& plan, const std::string& transport, First first = First::launch) {
-    if (transport.starts_with("fabric")) {
-      call(plan, transport == "fabric-tls");
-      if (first == First::launch) launch(plan, 1);
-      return;
-    }
-    std::map<std::string, WorkerLinks> of_device;
-    {
-      PlanLinks links = link_workers(plan, link_kind(transport));
-      for (const Stage& stage : plan.stages)
-        for (const std::string& device : stage.devices) start(device, links.of_device[device]);
-      of_device = std::move(links.of_device);
-    }  // every worker has its own
-    for (Worker& worker : workers)
-      worker.control->send(Launch{.plan_json = to_json(write(plan)),
-                                  .model_folder = model_folder,
-                                  .device = worker.device,
-                                  .backend = "cpu",
-                                  .threads = 1,
-                                  .epoch = 1,
-                                  .links = of_device[worker.device]});
+    if (transport == "tls")
+      call(plan);
+    else
+      for (const std::string& device : worker_devices(plan)) start(device, transport == "shm" ? "box" : "");
+    if (first == First::launch) launch(plan, 1);
   }
   ~Deployment() {
     for (Worker& worker : workers) {
@@ -134,23 +120,13 @@ class Deployment {
       ASSERT_TRUE(std::holds_alternative<Ready>(message));
     }
   }
-  // Of workers over fabrics: a plan whose devices are theirs.
+  // A plan whose devices are theirs.
   void launch(const ServePlan& plan, std::uint64_t epoch, const CacheHandover& handover = {}) {
-    FabricAddresses of_plan;
-    for (const std::string& device : worker_devices(plan)) {
-      const auto worker = std::ranges::find(workers, device, &Worker::device);
-      of_plan.of_workers.push_back(addresses.of_workers.at(static_cast<std::size_t>(worker - workers.begin())));
-    }
+    Launch launch{.plan_json = to_json(write(plan)), .epoch = epoch, .workers = {}, .handover = handover};
+    for (const std::string& device : worker_devices(plan))
+      launch.workers.push_back(std::ranges::find(workers, device, &Worker::device)->at);
     for (Worker& worker : workers)
-      if (std::ranges::count(worker_devices(plan), worker.device) > 0)
-        worker.control->send(Launch{.plan_json = to_json(write(plan)),
-                                    .model_folder = model_folder,
-                                    .device = worker.device,
-                                    .backend = "cpu",
-                                    .threads = 1,
-                                    .epoch = epoch,
-                                    .links = of_plan,
-                                    .handover = handover});
+      if (std::ranges::count(worker_devices(plan), worker.device) > 0) worker.control->send(launch);
   }
   void send(const Step& step) {
     for (Worker& worker : workers) worker.control->send(step);
@@ -175,16 +151,21 @@ class Deployment {
   }
 
   std::vector<Worker> workers;
-  FabricAddresses addresses;  // of their fabrics
 
  private:
-  void call(const ServePlan& plan, bool encrypted) {
+  static CallDriver call_of(const std::string& device) {
+    CallDriver self;
+    self.device = device;
+    self.model_folder = model_folder;
+    self.listen = "127.0.0.1:0";
+    self.key = "secret";
+    return self;
+  }
+
+  void call(const ServePlan& plan) {
     const Authority authority = Authority::create("test");
     const auto access_of = [&](const std::string& name) {
-      RelayAccess access{.key = "secret", .identity = {}};
-      if (encrypted) access.identity = authority.issue(name);
-      if (encrypted) access.encryption = Encryption::always;
-      return access;
+      return RelayAccess{.key = "secret", .identity = authority.issue(name), .encryption = Encryption::always};
     };
     // Processes are forked before the listener has threads, and hear its address afterwards.
     std::array<int, 2> pipe{};
@@ -209,11 +190,14 @@ class Deployment {
       ASSERT_EQ(::write(pipe[1], address.data(), address.size()), std::ssize(address));
     ::close(pipe[0]);
     ::close(pipe[1]);
-    auto called = calls.wait(worker_devices(plan), deadline_in(20));
     for (Worker& worker : workers) {
-      CalledWorker& heard = called.at(worker.device);
-      EXPECT_EQ(heard.control.encrypted(), encrypted);
-      addresses.of_workers.push_back({.address = heard.fabric_address});
+      std::optional<CalledWorker> called;
+      for (const Instant until = deadline_in(20); !called && Clock::now() < until; called = calls.take(worker.device))
+        std::this_thread::sleep_for(std::chrono::milliseconds(1));
+      ASSERT_TRUE(called) << worker.device;
+      CalledWorker& heard = *called;
+      EXPECT_TRUE(heard.control.encrypted());
+      worker.at.address = heard.fabric_address;
       worker.control = std::make_unique<ControlConnection>(std::move(heard.control));
     }
   }
@@ -226,28 +210,27 @@ class Deployment {
                      .shared_memory = SharedMemoryUse::never});
       ControlConnection control(call_driver(driver, {.device = device, .start = 1, .fabric_address = fabric.address()},
                                             access, deadline_in(20)));
-      return run_worker(control, &fabric);
+      serve_driver(control, call_of(device), fabric);
     } catch (const Error& error) {
       return static_cast<int>(error.code());
     }
   }
 
-  void start(const std::string& device, const WorkerLinks& links) {
+  void start(const std::string& device, const std::string& host) {
     std::array<int, 2> ends{};
     ASSERT_EQ(::socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, ends.data()), 0);
     const pid_t process = ::fork();
     if (process == 0) {
       // No exec closes the descriptors that are not for this worker.
-      std::vector<int> kept{ends[1]};
-      for (const InheritedLinks* of : {&links.stage, &links.crossings})
-        std::ranges::copy(descriptors_of(*of), std::back_inserter(kept));
       for (int descriptor = 3; descriptor < 1024; ++descriptor)
-        if (std::ranges::find(kept, descriptor) == kept.end()) ::close(descriptor);
+        if (descriptor != ends[1]) ::close(descriptor);
       ControlConnection control(ends[1]);
       ::_exit(run_worker(control));
     }
     ::close(ends[1]);
     workers.push_back({device, process, std::make_unique<ControlConnection>(ends[0])});
+    workers.back().control->send(call_of(device));
+    workers.back().at = {std::get<Listening>(answer(workers.back())).address, host};
   }
 };
 
@@ -319,8 +302,8 @@ TEST(Worker, EveryLayoutGivesTheTokensOfOneProcess) {
   EXPECT_EQ(generate(plan_of({{3, {0.5, 0.5}}, {5, {1}}}), "shm"), expected);
   EXPECT_EQ(generate(plan_of({{2, {0.5, 0.5}}, {4, {0.5, 0.25, 0.25}}, {2, {1}}}), "shm"), expected);
   EXPECT_EQ(generate(plan_of({{3, {1}}, {5, {0.5, 0.25, 0.25}}}), "tcp"), expected);
-  EXPECT_EQ(generate(plan_of({{3, {0.5, 0.5}}, {5, {1}}}), "fabric"), expected);
-  EXPECT_EQ(generate(plan_of({{3, {1}}, {5, {0.5, 0.5}}}), "fabric-tls"), expected);
+  EXPECT_EQ(generate(plan_of({{3, {0.5, 0.5}}, {5, {1}}}), "tcp"), expected);
+  EXPECT_EQ(generate(plan_of({{3, {1}}, {5, {0.5, 0.5}}}), "tls"), expected);
 }
 
 // A prompt of 40 tokens in chunks, each with more rows than the buffer of logits has.
@@ -384,7 +367,7 @@ TEST(Worker, ActivationsMayBeSentInOtherTypes) {
     SCOPED_TRACE(name_of(type));
     const auto expected = generate(sending(plan_of({{3, {1}}, {5, {1}}}), type), "shm");
     EXPECT_EQ(generate(sending(plan_of({{3, {0.5, 0.5}}, {5, {0.5, 0.25, 0.25}}}), type), "shm"), expected);
-    EXPECT_EQ(generate(sending(plan_of({{3, {1}}, {5, {0.5, 0.5}}}), type), "fabric"), expected);
+    EXPECT_EQ(generate(sending(plan_of({{3, {1}}, {5, {0.5, 0.5}}}), type), "tcp"), expected);
   }
 }
 
@@ -429,7 +412,7 @@ TEST(Worker, FewerKeysAndValuesFitWhereMemoryIsShort) {
 TEST(Worker, WaitsForAnotherLaunchWhereMemoryIsShort) {
   ServePlan plan = plan_of({{8, {1}}}, DType::fp32, "1000000 GiB");
   plan.stages[0].kv_tokens = std::int64_t{16} << 30;
-  Deployment deployment(plan, "fabric");
+  Deployment deployment(plan, "tcp");
   const auto interrupted = std::get<Interrupted>(Deployment::answer(deployment.workers[0]));
   EXPECT_EQ(interrupted.epoch, 1u);
   EXPECT_THAT(interrupted.message, testing::HasSubstr("in place of 17179869184"));
@@ -523,7 +506,7 @@ std::vector<std::int32_t> next_tokens(Deployment& deployment, std::uint64_t step
 
 TEST(Worker, LaunchedAgainWithTheSamePartLoadsNothingAndKeepsItsCache) {
   const ServePlan plan = plan_of({{3, {1}}, {5, {1}}});
-  Deployment deployment(plan, "fabric");
+  Deployment deployment(plan, "tcp");
   deployment.wait_until_ready();
   std::vector<std::int32_t> tokens = some_tokens(30);
   tokens.push_back(next_tokens(deployment, 1, tokens).at(0));
@@ -539,7 +522,7 @@ TEST(Worker, LaunchedAgainWithTheSamePartLoadsNothingAndKeepsItsCache) {
 // Between two stages three layers move; the others keep theirs, and what the first has of the cache.
 TEST(Worker, LaunchedWithAnotherPartLoadsWhatItLacks) {
   const ServePlan before = plan_of({{2, {1}}, {4, {1}}, {2, {1}}}), after = plan_of({{2, {1}}, {1, {1}}, {5, {1}}});
-  Deployment deployment(before, "fabric-tls");
+  Deployment deployment(before, "tls");
   deployment.wait_until_ready();
   std::vector<std::int32_t> tokens = some_tokens(30);
   tokens.push_back(next_tokens(deployment, 1, tokens).at(0));
@@ -565,7 +548,7 @@ TEST(Worker, HandsOverKeysAndValues) {
   const ServePlan before = plan_of({{2, {1}}, {4, {1}}, {2, {1}}}), after = plan_of({{2, {1}}, {1, {1}}, {5, {1}}});
   ServePlan exchanged = after;
   std::swap(exchanged.stages[1].devices, exchanged.stages[2].devices);
-  Deployment deployment(before, "fabric-tls");
+  Deployment deployment(before, "tls");
   deployment.wait_until_ready();
   std::vector<std::int32_t> tokens = some_tokens(30);
   tokens.push_back(next_tokens(deployment, 1, tokens).at(0));
@@ -585,7 +568,7 @@ TEST(Worker, HandsOverKeysAndValues) {
 // It was started after the epoch that the driver thinks of: that shows, and the rest goes on.
 TEST(Worker, WhoDoesNotHaveALayerSaysSo) {
   const ServePlan plan = plan_of({{3, {1}}, {5, {1}}}), other = plan_of({{4, {1}}, {4, {1}}});
-  Deployment deployment(plan, "fabric", Deployment::First::nothing);
+  Deployment deployment(plan, "tcp", Deployment::First::nothing);
   const std::vector<Ready> ready = launched_again(deployment, other, 4, {{{3, 1, 0}}, {0, 1}});
   EXPECT_EQ(ready[0].cache_epoch, 4u);
   EXPECT_EQ(next_tokens(deployment, 1, some_tokens(30)).size(), 1u);
@@ -597,7 +580,7 @@ TEST(Worker, RefusesToHandOverWhatIsNotThere) {
                                         std::pair(CacheHandover{{{0, 0, 1}}, {0}}, "layer 0 is not this worker's"),
                                         std::pair(CacheHandover{{{3, 0, 1}}, {-1}}, "a block below 0"),
                                         std::pair(CacheHandover{{{3, 0, 1}}, {4000}}, "of block 4000")}) {
-    Deployment deployment(plan, "fabric");
+    Deployment deployment(plan, "tcp");
     deployment.wait_until_ready();
     deployment.launch(plan, 2, handover);
     const Message message = Deployment::answer(deployment.workers[1]);
@@ -609,13 +592,9 @@ TEST(Worker, RefusesToHandOverWhatIsNotThere) {
 TEST(Worker, WhatWasLoadedAheadIsNotLoadedAgain) {
   const ServePlan pair = plan_of({{8, {0.5, 0.5}}}), other = plan_of({{3, {1}}, {5, {1}}});
   for (const ServePlan& launched : {pair, other}) {
-    Deployment deployment(pair, "fabric", Deployment::First::nothing);
+    Deployment deployment(pair, "tcp", Deployment::First::nothing);
     for (Deployment::Worker& worker : deployment.workers) {
-      worker.control->send(Preload{.plan_json = to_json(write(pair)),
-                                   .model_folder = model_folder,
-                                   .device = worker.device,
-                                   .backend = "cpu",
-                                   .threads = 1});
+      worker.control->send(Preload{.plan_json = to_json(write(pair))});
       EXPECT_TRUE(std::holds_alternative<Preloaded>(Deployment::answer(worker)));
     }
     for (const Ready& ready : launched_again(deployment, launched, 4)) {
@@ -629,7 +608,7 @@ TEST(Worker, WhatWasLoadedAheadIsNotLoadedAgain) {
 // More blocks, fewer, and another degree.
 TEST(Worker, KeepsTheBlocksThatBothPlansHaveRoomFor) {
   ServePlan plan = plan_of({{8, {1}}});
-  Deployment deployment(plan, "fabric");
+  Deployment deployment(plan, "tcp");
   deployment.wait_until_ready();
   std::vector<std::int32_t> tokens = some_tokens(30);
   tokens.push_back(next_tokens(deployment, 1, tokens).at(0));
@@ -649,7 +628,7 @@ TEST(Worker, KeepsTheBlocksThatBothPlansHaveRoomFor) {
 
 TEST(Worker, ALaunchEndsWhatItWaitsFor) {
   const ServePlan pair = plan_of({{3, {1}}, {5, {1}}}), alone = plan_of({{8, {1}}});
-  Deployment deployment(pair, "fabric");
+  Deployment deployment(pair, "tcp");
   deployment.wait_until_ready();
   Deployment::Worker& first = deployment.workers[0];
   ::kill(deployment.workers[1].process, SIGSTOP);
@@ -666,7 +645,7 @@ TEST(Worker, ALaunchEndsWhatItWaitsFor) {
 
 TEST(Worker, RefusesALaunchOfAnEarlierEpoch) {
   const ServePlan plan = plan_of({{8, {1}}});
-  Deployment deployment(plan, "fabric");
+  Deployment deployment(plan, "tcp");
   deployment.wait_until_ready();
   deployment.launch(plan, 1);
   EXPECT_EQ(std::get<Failure>(Deployment::answer(deployment.workers[0])).message,
@@ -701,7 +680,7 @@ Failure failure_of(const ServePlan& plan, const std::function<void(ControlConnec
 
 TEST(Worker, RefusesStepsBeforeItsFirstLaunch) {
   const ServePlan plan = plan_of({{8, {1}}});
-  Deployment deployment(plan, "fabric", Deployment::First::nothing);
+  Deployment deployment(plan, "tcp", Deployment::First::nothing);
   deployment.workers[0].control->send(Step{1, 0, {greedy_sequence(0, 0, {1})}});
   EXPECT_EQ(std::get<Failure>(Deployment::answer(deployment.workers[0])).message,
             "the driver sent a message that is not for workers, or not now");
@@ -712,7 +691,7 @@ TEST(Worker, LoadsWhatAnotherPlanNeedsBesideItsSteps) {
   const ServePlan before = plan_of({{2, {1}}, {4, {1}}, {2, {1}}}), after = plan_of({{2, {1}}, {1, {1}}, {5, {1}}}),
                   other = plan_of({{4, {1}}, {2, {1}}, {2, {1}}});
   for (const ServePlan& launched : {after, other}) {
-    Deployment deployment(before, "fabric");
+    Deployment deployment(before, "tcp");
     deployment.wait_until_ready();
     const auto expected = next_tokens(deployment, 1, some_tokens(30));
     for (Deployment::Worker& worker : deployment.workers)
@@ -746,7 +725,7 @@ TEST(Worker, StandbyWeightsAreNotLoadedAgain) {
   ServePlan after = plan_of({{5, {1}}, {3, {1}}});
   after.stages[1].devices = {"box/2"};
   after.stages[1].standby_weights = {{{3, 5}}};
-  Deployment deployment(before, "fabric");
+  Deployment deployment(before, "tcp");
   deployment.wait_until_ready();
   const auto expected = next_tokens(deployment, 1, some_tokens(30));
   const std::int64_t layer = assignment_of(plan_of({{2, {1}}, {1, {1}}, {5, {1}}}), "box/1").memory.weights;
@@ -776,7 +755,7 @@ TEST(Worker, StandbyWeightsHaveTheirEnds) {
   ServePlan before = plan_of({{3, {1}}, {5, {1}}});
   before.stages[0].standby_weights = {{{3, 8}}};
   const ServePlan after = plan_of({{8, {1}}});
-  Deployment deployment(before, "fabric");
+  Deployment deployment(before, "tcp");
   deployment.wait_until_ready();
   const auto expected = next_tokens(deployment, 1, some_tokens(30));
   deployment.workers[0].control->send(LoadStandby{1});
@@ -792,7 +771,7 @@ TEST(Worker, ALaunchMayInterruptStandbyWeights) {
   ServePlan before = plan_of({{3, {1}}, {5, {1}}});
   before.stages[0].standby_weights = {{{3, 8}}};
   const ServePlan after = plan_of({{8, {1}}});
-  Deployment deployment(before, "fabric");
+  Deployment deployment(before, "tcp");
   deployment.wait_until_ready();
   const auto expected = next_tokens(deployment, 1, some_tokens(30));
   deployment.workers[0].control->send(LoadStandby{1});

@@ -1,8 +1,8 @@
 // A worker without a model, for the driver's tests: it speaks the control protocol, keeps token ids where a worker
 // keeps keys and values, and sends no activations. In the last stage it answers a function of all tokens.
 //
-// `--control-fd N`: started by its driver, or by an agent that tells it whom to call. `--driver ADDRESS DEVICE START`:
-// calls its driver, with the key in FAKE_WORKER_KEY. Who calls connects a fabric with the other workers.
+// `--control-fd N`: started by its driver, or by an agent that tells it whom to call. Who calls connects a fabric with
+// the other workers.
 //
 // The "model folder" is a list of settings: "step_ms=5;refuse=box/1". A device may be told to `exit`, be killed
 // (`kill`), send rubbish (`babble`) or `refuse` instead of starting; `lie` makes the answers wrong. Where a stage has
@@ -13,7 +13,6 @@
 #include <algorithm>
 #include <chrono>
 #include <csignal>
-#include <cstdlib>
 #include <map>
 #include <memory>
 #include <string>
@@ -22,9 +21,9 @@
 
 #include "motley/plan/serve.hpp"
 #include "motley/workers/control_connection.hpp"
+#include "motley/workers/launch.hpp"
 #include "motley/workers/remote_workers.hpp"
 #include "motley/workers/worker_group.hpp"
-#include "motley/workers/worker_links.hpp"
 
 namespace motley {
 namespace {
@@ -43,14 +42,14 @@ std::map<std::string, std::string> read_settings(const std::string& text) {
 
 class FakeWorker {
  public:
-  explicit FakeWorker(ControlConnection& control) : control_(control) {}
+  FakeWorker(ControlConnection& control, const CallDriver& self)
+      : control_(control), device_(self.device), settings_(read_settings(self.model_folder)) {}
 
   // What it keeps for another stage's layers is of no use to this one's.
   void launch(const Launch& launch) {
     plan_ = read_plan<ServePlan>(parse_json(launch.plan_json, "plan"), "plan");
-    settings_ = read_settings(launch.model_folder);
     const auto own = std::ranges::find_if(
-        plan_.stages, [&](const Stage& stage) { return std::ranges::count(stage.devices, launch.device) > 0; });
+        plan_.stages, [&](const Stage& stage) { return std::ranges::count(stage.devices, device_) > 0; });
     if (own->layers != layers_) {
       cache_.clear();
       layers_ = own->layers;
@@ -60,7 +59,7 @@ class FakeWorker {
     if (settings_.contains("step_ms")) step_ms_ = std::stoi(settings_["step_ms"]);
     for (const Route& route : plan_.routes) {
       const auto& ends = plan_.stage(route.path.back().stage).devices;
-      answers_.push_back(ends.front() == launch.device);
+      answers_.push_back(ends.front() == device_);
     }
     epoch_ = launch.epoch;
     crowded_ = settings_.contains("room") && own->kv_tokens > std::stoll(settings_["room"]);
@@ -137,8 +136,9 @@ class FakeWorker {
   }
 
   ControlConnection& control_;
-  ServePlan plan_;
+  const std::string device_;
   std::map<std::string, std::string> settings_;
+  ServePlan plan_;
   std::vector<bool> answers_;  // per route: this worker reports its tokens
   LayerRange layers_ = {-1, -1};
   std::uint64_t epoch_ = 0, cache_epoch_ = 0;
@@ -151,13 +151,12 @@ class FakeWorker {
 constexpr double timeout_s = 20;
 
 // The workers of the plan, once all of them have added their part of a sum.
-std::unique_ptr<WorkerGroup> connect(const Launch& launch, Fabric& fabric) {
+std::unique_ptr<WorkerGroup> connect(const Launch& launch, const CallDriver& self, Fabric& fabric) {
   const std::vector<std::string> devices =
       worker_devices(read_plan<ServePlan>(parse_json(launch.plan_json, "plan"), "plan"));
-  const std::vector<WorkerAddress>& addresses = std::get<FabricAddresses>(launch.links).of_workers;
-  const auto rank = static_cast<int>(std::ranges::find(devices, launch.device) - devices.begin());
+  const auto rank = static_cast<int>(std::ranges::find(devices, self.device) - devices.begin());
   auto group =
-      std::make_unique<WorkerGroup>("between stages", devices, rank, launch.epoch, addresses, fabric, timeout_s);
+      std::make_unique<WorkerGroup>("between stages", devices, rank, launch.epoch, launch.workers, fabric, timeout_s);
   float sum = 1;
   group->all_reduce(std::as_writable_bytes(std::span(&sum, 1)), CollectiveElement::fp32);
   if (sum != static_cast<float>(devices.size()))
@@ -165,65 +164,51 @@ std::unique_ptr<WorkerGroup> connect(const Launch& launch, Fabric& fabric) {
   return group;
 }
 
-int run(const Launch& launch, ControlConnection& control, Fabric* fabric) {
-  auto settings = read_settings(launch.model_folder);
-  if (settings["exit"] == launch.device) return 9;
-  if (settings["kill"] == launch.device) ::raise(SIGKILL);
-  if (settings["babble"] == launch.device) {
+int run(ControlConnection& control, const CallDriver& self, Fabric& fabric) {
+  auto message = control.receive();
+  if (!message) return 0;
+  auto settings = read_settings(self.model_folder);
+  if (settings["exit"] == self.device) return 9;
+  if (settings["kill"] == self.device) ::raise(SIGKILL);
+  if (settings["babble"] == self.device) {
     const std::string rubbish(64, 'x');
     if (::write(control.descriptor(), rubbish.data(), rubbish.size()) > 0) ::pause();
   }
-  if (settings["refuse"] == launch.device) {
+  if (settings["refuse"] == self.device) {
     control.send(Failure{static_cast<std::int32_t>(ErrorCode::limit), "it does not fit", "buy memory"});
     return 4;
   }
   std::unique_ptr<WorkerGroup> group;
-  FakeWorker worker(control);
-  const auto start = [&](const Launch& next) {
-    if (fabric != nullptr) group = connect(next, *fabric);
-    worker.launch(next);
-  };
-  start(launch);
-  while (const auto message = control.receive()) {
-    if (std::holds_alternative<Stop>(*message)) break;
-    if (const auto* next = std::get_if<Launch>(&*message))
-      start(*next);
-    else if (std::holds_alternative<Preload>(*message))
+  FakeWorker worker(control, self);
+  for (; message && !std::holds_alternative<Stop>(*message); message = control.receive()) {
+    if (const auto* launch = std::get_if<Launch>(&*message)) {
+      if (!self.driver.empty()) group = connect(*launch, self, fabric);
+      worker.launch(*launch);
+    } else if (std::holds_alternative<Preload>(*message)) {
       control.send(Preloaded{});
-    else if (const auto* standby = std::get_if<LoadStandby>(&*message))
+    } else if (const auto* standby = std::get_if<LoadStandby>(&*message)) {
       control.send(StandbyHeld{standby->epoch, 1});
-    else
+    } else {
       worker.execute(std::get<Step>(*message));
+    }
   }
   return 0;
 }
 
-int run_called(const CallDriver& call) {
-  Fabric fabric({.key = call.key, .identity = {}, .shared_memory = SharedMemoryUse::never});
-  ControlConnection control(
-      call_driver(call.driver, {.device = call.device, .start = call.start, .fabric_address = fabric.address()},
-                  {.key = call.key}, deadline_in(timeout_s)));
-  const auto first = control.receive();
-  return first ? run(std::get<Launch>(*first), control, &fabric) : 0;
-}
-
-int run_inherited(int descriptor) {
-  ControlConnection control(descriptor);
-  const auto first = control.receive();
+int run_started(int descriptor) {
+  ControlConnection starter(descriptor);
+  const auto first = starter.receive();
   if (!first) return 0;
-  if (const auto* call = std::get_if<CallDriver>(&*first)) return run_called(*call);
-  return run(std::get<Launch>(*first), control, nullptr);
-}
-
-int run_alone(const std::string& driver, const std::string& device, const std::string& start) {
-  const char* key = std::getenv("FAKE_WORKER_KEY");
-  if (key == nullptr) return 2;
-  CallDriver call;
-  call.driver = driver;
-  call.device = device;
-  call.start = std::stoull(start);
-  call.key = key;
-  return run_called(call);
+  const auto& self = std::get<CallDriver>(*first);
+  Fabric fabric({.key = self.key, .identity = {}, .shared_memory = SharedMemoryUse::never});
+  if (self.driver.empty()) {
+    starter.send(Listening{fabric.address()});
+    return run(starter, self, fabric);
+  }
+  ControlConnection control(
+      call_driver(self.driver, {.device = self.device, .start = self.start, .fabric_address = fabric.address()},
+                  {.key = self.key}, deadline_in(timeout_s)));
+  return run(control, self, fabric);
 }
 
 }  // namespace
@@ -232,8 +217,7 @@ int run_alone(const std::string& driver, const std::string& device, const std::s
 int main(int count, char** arguments) {
   const std::vector<std::string> words(arguments + 1, arguments + count);
   try {
-    if (words.size() == 2 && words[0] == "--control-fd") return motley::run_inherited(std::stoi(words[1]));
-    if (words.size() == 4 && words[0] == "--driver") return motley::run_alone(words[1], words[2], words[3]);
+    if (words.size() == 2 && words[0] == "--control-fd") return motley::run_started(std::stoi(words[1]));
     return 2;
   } catch (const motley::Error& error) {
     if (error.code() == motley::ErrorCode::peer) return 5;  // the driver has gone

@@ -9,7 +9,7 @@ namespace motley {
 namespace {
 
 constexpr WireProtocol protocol{.max_bytes = max_message_bytes,
-                                .version = std::uint8_t{9},
+                                .version = std::uint8_t{10},
                                 .versions_hint = "motley and motley-worker must come from the same build"};
 
 // Maxima of the lists and texts inside messages.
@@ -25,35 +25,9 @@ constexpr std::size_t max_tokens = std::size_t{4} << 20;
 }  // namespace
 
 template <class Wire>
-static void fields(Wire& wire, typename Wire::template Ref<InheritedLink> m) {
-  wire(m.peer);
-  wire(m.connection);
-  wire(m.memory);
-  wire(m.doorbell);
-  wire(m.side);
-}
-
-template <class Wire>
-static void fields(Wire& wire, typename Wire::template Ref<InheritedLinks> m) {
-  wire(m.doorbell);
-  wire(m.links, max_peers);
-}
-
-template <class Wire>
-static void fields(Wire& wire, typename Wire::template Ref<WorkerLinks> m) {
-  wire(m.stage);
-  wire(m.crossings);
-}
-
-template <class Wire>
 static void fields(Wire& wire, typename Wire::template Ref<WorkerAddress> m) {
   wire(m.address, max_address_bytes);
   wire(m.host, max_address_bytes);
-}
-
-template <class Wire>
-static void fields(Wire& wire, typename Wire::template Ref<FabricAddresses> m) {
-  wire(m.of_workers, max_peers);
 }
 
 template <class Wire>
@@ -72,22 +46,14 @@ static void fields(Wire& wire, typename Wire::template Ref<CacheHandover> m) {
 template <class Wire>
 static void fields(Wire& wire, typename Wire::template Ref<Launch> m) {
   wire(m.plan_json, max_plan_bytes);
-  wire(m.model_folder, max_text_bytes);
-  wire(m.device, max_text_bytes);
-  wire(m.backend, max_text_bytes);
-  wire(m.threads);
   wire(m.epoch);
-  wire(m.links);
+  wire(m.workers, max_peers);
   wire(m.handover);
 }
 
 template <class Wire>
 static void fields(Wire& wire, typename Wire::template Ref<Preload> m) {
   wire(m.plan_json, max_plan_bytes);
-  wire(m.model_folder, max_text_bytes);
-  wire(m.device, max_text_bytes);
-  wire(m.backend, max_text_bytes);
-  wire(m.threads);
 }
 
 template <class Wire>
@@ -238,6 +204,7 @@ static void fields(Wire& wire, typename Wire::template Ref<CallDriver> m) {
   wire(m.device, max_text_bytes);
   wire(m.start);
   wire(m.model_folder, max_text_bytes);
+  wire(m.backend, max_text_bytes);
   wire(m.threads);
   wire(m.listen, max_address_bytes);
   wire(m.key, max_text_bytes);
@@ -249,22 +216,13 @@ static void fields(Wire& wire, typename Wire::template Ref<CallDriver> m) {
 template <class Wire>
 static void fields(Wire& wire, typename Wire::template Ref<TrainLaunch> m) {
   wire(m.plan_json, max_plan_bytes);
-  wire(m.model_folder, max_text_bytes);
-  wire(m.device, max_text_bytes);
-  wire(m.backend, max_text_bytes);
-  wire(m.threads);
   wire(m.updates);
-  wire(m.key, max_text_bytes);
+  wire(m.workers, max_peers);
 }
 
 template <class Wire>
 static void fields(Wire& wire, typename Wire::template Ref<Listening> m) {
-  wire(m.at);
-}
-
-template <class Wire>
-static void fields(Wire& wire, typename Wire::template Ref<TrainConnect> m) {
-  wire(m.of_workers, max_peers);
+  wire(m.address, max_address_bytes);
 }
 
 template <class Wire>

@@ -9,10 +9,10 @@
 // time: what is under way of the earlier one is given up, and the worker keeps what it holds of the new part. A worker
 // that another one leaves in the lurch, or whose memory is short, says Interrupted and waits for such a Launch.
 //
-// A worker is started as `motley-worker --control-fd N`, where N is its end of a connection, a descriptor that the
-// child inherits, as it does those of Launch's links (worker_processes.hpp). Where that is its driver's, on the same
-// machine, it is the control connection. Where an agent has started the worker, the only message there is CallDriver,
-// and the worker makes its control connection by it (remote_workers.hpp).
+// A worker is started as `motley-worker --control-fd N`, where N is its end of a connection that it inherits
+// (worker_processes.hpp). The first message there is CallDriver, and the worker opens its fabric. Where its driver has
+// started it, on the same machine, it answers Listening, and this is the control connection; where an agent has, it
+// makes its control connection by the message (remote_workers.hpp).
 #pragma once
 
 #include <cstdint>
@@ -23,30 +23,14 @@
 #include <variant>
 #include <vector>
 
-#include "motley/comm/transport/inherited_links.hpp"
-
 namespace motley {
 
-// The data connections of a worker that the driver itself starts: descriptors that the worker inherits.
-struct WorkerLinks {
-  InheritedLinks stage;      // to the other ranks of the stage
-  InheritedLinks crossings;  // to workers of other stages; ranks are places in worker_devices() (worker_links.hpp)
-  bool operator==(const WorkerLinks&) const = default;
-};
-
-// Those of workers that are reached by address: where each of them listens with its fabric (comm/transport/fabric.hpp),
-// in the order of worker_devices(). The worker connects itself.
+// Where a worker takes connections of others with its fabric (comm/transport/fabric.hpp).
 struct WorkerAddress {
   std::string address;
   std::string host = {};  // workers of one host share memory; empty: with no other
   bool operator==(const WorkerAddress&) const = default;
 };
-struct FabricAddresses {
-  std::vector<WorkerAddress> of_workers;
-  bool operator==(const FabricAddresses&) const = default;
-};
-
-using DataLinks = std::variant<WorkerLinks, FabricAddresses>;
 
 // The keys and values of a layer that one worker had under the plan before, and another is to have now: places in
 // worker_devices().
@@ -64,24 +48,16 @@ struct CacheHandover {
 };
 
 struct Launch {
-  std::string plan_json;
-  std::string model_folder;
-  std::string device;   // of the plan: "box/0"; it tells stage and rank
-  std::string backend;  // "cpu" or "cuda:0"
-  std::int32_t threads = 1;
+  std::string plan_json;  // the worker's device tells its stage and rank
   std::uint64_t epoch = 1;
-  DataLinks links;
-  CacheHandover handover = {};  // among workers that are reached by address
+  std::vector<WorkerAddress> workers;  // in the order of worker_devices() (launch.hpp): each connects with the others
+  CacheHandover handover = {};
   bool operator==(const Launch&) const = default;
 };
 
 // Loads the weights that a Launch of this plan will ask for.
 struct Preload {
   std::string plan_json;
-  std::string model_folder;
-  std::string device;
-  std::string backend;
-  std::int32_t threads = 1;
   bool operator==(const Preload&) const = default;
 };
 struct Preloaded {
@@ -248,44 +224,35 @@ struct Stop {
   bool operator==(const Stop&) const = default;
 };
 
-// From the agent of the worker's machine: where the driver is, and what the worker shows it and other workers.
+// From whoever has started the worker: what it is, and what it shows its driver and other workers.
 struct CallDriver {
-  std::string driver;                               // its address
-  std::string device;                               // "box/0"
-  std::uint64_t start = 1;                          // the number of this start
-  std::string model_folder;                         // in place of Launch's,
-  std::int32_t threads = 1;                         // likewise
+  std::string driver;       // the address to call; empty: it is at the other end of this connection
+  std::string device;       // "box/0"
+  std::uint64_t start = 1;  // the number of this start
+  std::string model_folder;
+  std::string backend = "cpu";  // or "cuda:0"
+  std::int32_t threads = 1;
   std::string listen;                               // where to take connections of other workers: "10.0.0.7:0"
   std::string key;                                  // the group's
   std::string certificate, private_key, authority;  // PEM; of the agent
   bool operator==(const CallDriver&) const = default;
 };
+// Where it has no driver to call: it takes connections of the others.
+struct Listening {
+  std::string address;
+  bool operator==(const Listening&) const = default;
+};
 
 // ---- training ----
 //
-// The driver sends TrainLaunch; the worker answers Listening, once it takes connections of the others. TrainConnect
-// tells where these listen; the worker answers Progress and TrainReady. Then come steps, each answered by
+// The driver sends TrainLaunch; the worker answers Progress and TrainReady. Then come steps, each answered by
 // TrainStepDone, and TrainSave, answered by TrainParts where they are asked for, and TrainSaved.
 
 struct TrainLaunch {
   std::string plan_json;
-  std::string model_folder;
-  std::string device;
-  std::string backend;
-  std::int32_t threads = 1;
-  std::int64_t updates = 0;  // that the weights have had; 0: the folder has no states of an optimizer
-  std::string key;           // of the fabric
+  std::int64_t updates = 0;            // that the weights have had; 0: the folder has no states of an optimizer
+  std::vector<WorkerAddress> workers;  // in the order of train_devices() (trainer/layout/layout.hpp)
   bool operator==(const TrainLaunch&) const = default;
-};
-
-struct Listening {
-  WorkerAddress at;
-  bool operator==(const Listening&) const = default;
-};
-
-struct TrainConnect {
-  std::vector<WorkerAddress> of_workers;  // in the order of train_devices() (trainer/layout/layout.hpp)
-  bool operator==(const TrainConnect&) const = default;
 };
 
 struct TrainReady {
@@ -357,8 +324,8 @@ struct TrainSaved {
 };
 
 using Message = std::variant<Launch, Progress, Ready, Failure, Step, StepResult, Stop, Alive, CallDriver, Interrupted,
-                             Preload, Preloaded, TrainLaunch, Listening, TrainConnect, TrainReady, TrainStep,
-                             TrainStepDone, TrainSave, TrainPart, TrainSaved, LoadStandby, StandbyHeld>;
+                             Preload, Preloaded, TrainLaunch, Listening, TrainReady, TrainStep, TrainStepDone,
+                             TrainSave, TrainPart, TrainSaved, LoadStandby, StandbyHeld>;
 
 constexpr std::size_t max_message_bytes = std::size_t{64} << 20;
 

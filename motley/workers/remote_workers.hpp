@@ -16,8 +16,6 @@
 #include <vector>
 
 #include "motley/comm/net/message_stream.hpp"
-#include "motley/comm/net/wakeup.hpp"
-#include "motley/plan/serve.hpp"
 #include "motley/workers/control_listener.hpp"
 #include "motley/workers/worker_link.hpp"
 
@@ -62,10 +60,6 @@ class WorkerCalls {
   std::vector<std::string> missing(const std::vector<std::string>& devices) const;
   // Takes a device's worker, where it has called.
   std::optional<CalledWorker> take(const std::string& device);
-  // Takes the workers of these devices, once all have called. Throws a peer error that names those that have not when
-  // the deadline passes, or what `broken` throws, which is asked from time to time.
-  std::map<std::string, CalledWorker> wait(const std::vector<std::string>& devices, Instant until,
-                                           const std::function<void()>& broken = {});
 
  private:
   std::string admit(const LinkHello& hello, const std::string& certified);
@@ -74,17 +68,7 @@ class WorkerCalls {
   std::map<std::string, std::uint64_t> awaited_;  // starts by device
   std::set<std::string> admitted_;
   std::map<std::string, CalledWorker> called_;
-  std::string last_refusal_;
-  Wakeup heard_;
 };
-
-// The workers of a plan, in the order of worker_devices(), launched: those of `earlier` whose devices are in the plan,
-// which are taken out of it, and else those that have called. `link` makes a link of a control connection.
-Workers launch_remote_workers(
-    const ServePlan& plan, std::uint64_t epoch, std::map<std::string, CalledWorker> called,
-    const LaunchOptions& options, const CacheHandover& handover,
-    const std::function<std::unique_ptr<WorkerLink>(const std::string& device, ByteStream control)>& link,
-    Workers& earlier);
 
 // ---- the worker's side ----
 

@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "motley/plan/serve.hpp"
-#include "motley/workers/worker_links.hpp"
+#include "motley/workers/launch.hpp"
 
 namespace motley {
 

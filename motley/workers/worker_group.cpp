@@ -14,17 +14,12 @@ OperationOptions as_long_as_it_takes(std::stop_token stop) {
   return {.timeout_s = std::numeric_limits<double>::infinity(), .stop = std::move(stop)};
 }
 
-Epoch epoch_of(std::string name, const std::vector<std::string>& members, std::uint64_t number) {
+Epoch epoch_of(std::string name, const std::vector<std::string>& members, std::uint64_t number,
+               const std::vector<WorkerAddress>& addresses) {
   Epoch epoch{.group = std::move(name), .number = number, .members = {}, .plan_digest = {}};
-  for (const std::string& member : members)
-    epoch.members.push_back({.id = member, .incarnation = 0, .host = "the driver's", .address = {}});
-  return epoch;
-}
-
-Epoch with_addresses(Epoch epoch, const std::vector<WorkerAddress>& addresses) {
-  for (std::size_t rank = 0; rank < addresses.size(); ++rank) {
-    epoch.members.at(rank).address = addresses[rank].address;
-    epoch.members[rank].host = addresses[rank].host;
+  for (std::size_t rank = 0; rank < members.size(); ++rank) {
+    const WorkerAddress& at = addresses.at(rank);
+    epoch.members.push_back({.id = members[rank], .incarnation = 0, .host = at.host, .address = at.address});
   }
   return epoch;
 }
@@ -36,9 +31,9 @@ std::vector<std::string> names(const Epoch& epoch, const std::vector<int>& ranks
 }
 
 std::unique_ptr<Transport> connect(Fabric& fabric, const Epoch& epoch, int rank, double timeout_s,
-                                   const std::stop_token& stop) {
+                                   const std::stop_token& stop, std::int64_t window_bytes) {
   try {
-    return fabric.connect(epoch, rank, timeout_s, stop);
+    return fabric.connect(epoch, rank, timeout_s, stop, window_bytes);
   } catch (const ConnectError& error) {
     throw GroupBroken(error.what(), error.hint(), names(epoch, error.ranks));
   } catch (const Error& error) {
@@ -62,15 +57,10 @@ std::span<Byte> interval(std::span<Byte> tensor, std::span<const std::int64_t> b
 }  // namespace
 
 WorkerGroup::WorkerGroup(std::string name, const std::vector<std::string>& members, int rank, std::uint64_t epoch,
-                         const InheritedLinks& links, std::stop_token stop)
-    : communicator_(epoch_of(name, members, epoch), open_links(epoch_of(name, members, epoch), rank, links)),
-      options_(as_long_as_it_takes(std::move(stop))) {}
-
-WorkerGroup::WorkerGroup(std::string name, const std::vector<std::string>& members, int rank, std::uint64_t epoch,
                          const std::vector<WorkerAddress>& addresses, Fabric& fabric, double timeout_s,
-                         std::stop_token stop)
-    : communicator_(with_addresses(epoch_of(name, members, epoch), addresses),
-                    connect(fabric, with_addresses(epoch_of(name, members, epoch), addresses), rank, timeout_s, stop)),
+                         std::stop_token stop, std::int64_t window_bytes)
+    : communicator_(epoch_of(name, members, epoch, addresses),
+                    connect(fabric, epoch_of(name, members, epoch, addresses), rank, timeout_s, stop, window_bytes)),
       options_(as_long_as_it_takes(stop)) {}
 
 void WorkerGroup::tell(ActivityLog& log, std::vector<int> places) {
@@ -98,14 +88,6 @@ void WorkerGroup::check(const OperationOutcome& outcome) {
   for (const int suspect : outcome.suspects)
     text += fmt::format(" ({})", epoch.members.at(static_cast<std::size_t>(suspect)).id);
   throw GroupBroken(text, {}, names(epoch, outcome.suspects));
-}
-
-// Nothing would ever come from a worker without a link.
-void WorkerGroup::check_linked(int peer) const {
-  const Epoch& epoch = communicator_.epoch();
-  if (communicator_.traffic(peer).kind.empty())
-    throw Error(ErrorCode::peer,
-                fmt::format("{}: no link to {}", epoch.group, epoch.members.at(static_cast<std::size_t>(peer)).id));
 }
 
 void WorkerGroup::add_up_along(const CollectiveGroup& group) {
@@ -142,12 +124,10 @@ void WorkerGroup::all_gather(std::span<std::byte> data, std::span<const std::int
 }
 
 void WorkerGroup::send(std::span<const std::byte> data, int peer) {
-  check_linked(peer);
   wait(Doing::sending, peer, [&] { return communicator_.send(data, peer, options_); });
 }
 
 void WorkerGroup::receive(std::span<std::byte> data, int peer) {
-  check_linked(peer);
   wait(Doing::receiving, peer, [&] { return communicator_.recv(data, peer, options_); });
 }
 

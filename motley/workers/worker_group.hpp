@@ -13,7 +13,6 @@
 #include "motley/base/error.hpp"
 #include "motley/comm/collective/communicator.hpp"
 #include "motley/comm/transport/fabric.hpp"
-#include "motley/comm/transport/inherited_links.hpp"
 #include "motley/plan/collective_programs.hpp"
 #include "motley/workers/activity_log.hpp"
 #include "motley/workers/messages.hpp"
@@ -30,14 +29,13 @@ class GroupBroken : public Error {
 
 class WorkerGroup {
  public:
-  // `members` are names, by rank; the group's own name tells it from others in messages. Takes ownership of the
-  // descriptors. Throws a peer error where they are no links. `stop` ends whatever runs or waits in the group.
+  // `members` are names, by rank; the group's own name tells it from others in messages. Over a fabric, which outlives
+  // the group; every member must do the same within `timeout_s`. `addresses` are those of the members' fabrics;
+  // `window_bytes` as Fabric::connect() says; `stop` ends whatever runs or waits in the group. Throws GroupBroken,
+  // which names the members that cannot be reached.
   WorkerGroup(std::string name, const std::vector<std::string>& members, int rank, std::uint64_t epoch,
-              const InheritedLinks& links, std::stop_token stop = {});
-  // Over a fabric, which outlives the group; every member must do the same within `timeout_s`. `addresses` are those of
-  // the members' fabrics. Throws GroupBroken, which names the members that cannot be reached.
-  WorkerGroup(std::string name, const std::vector<std::string>& members, int rank, std::uint64_t epoch,
-              const std::vector<WorkerAddress>& addresses, Fabric& fabric, double timeout_s, std::stop_token stop = {});
+              const std::vector<WorkerAddress>& addresses, Fabric& fabric, double timeout_s, std::stop_token stop = {},
+              std::int64_t window_bytes = 0);
 
   int rank() const { return communicator_.rank(); }
   int size() const { return communicator_.size(); }
@@ -73,7 +71,6 @@ class WorkerGroup {
   template <class Operation>
   void meet(const Operation& operation);
   void check(const OperationOutcome& outcome);
-  void check_linked(int peer) const;
 
   Communicator communicator_;
   const OperationOptions options_;

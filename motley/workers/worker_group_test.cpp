@@ -1,10 +1,7 @@
 #include "motley/workers/worker_group.hpp"
 
-#include <fcntl.h>
 #include <gtest/gtest.h>
 #include <sys/resource.h>
-#include <sys/wait.h>
-#include <unistd.h>
 
 #include <algorithm>
 #include <bit>
@@ -13,37 +10,14 @@
 #include <cstring>
 #include <fstream>
 #include <functional>
-#include <memory>
 #include <random>
 #include <thread>
 
 #include "motley/base/error.hpp"
+#include "motley/workers/linked_groups_test.hpp"
 
 namespace motley {
 namespace {
-
-using Groups = std::vector<std::unique_ptr<WorkerGroup>>;
-
-std::vector<std::string> names_of(int ranks) {
-  std::vector<std::string> names;
-  for (int rank = 0; rank < ranks; ++rank) names.push_back("box/" + std::to_string(rank));
-  return names;
-}
-
-// The ranks of one group, all in this process.
-Groups make_groups(const std::string& kind, int ranks, const std::vector<std::pair<int, int>>& pairs,
-                   std::int64_t window_bytes = 0) {
-  LinkEnds ends = make_links(ranks, pairs, link_kind(kind), window_bytes);
-  for (FileDescriptor& descriptor : ends.owned) {
-    EXPECT_EQ(::fcntl(descriptor.get(), F_GETFD), FD_CLOEXEC);
-    descriptor.release();  // to the groups
-  }
-  Groups groups;
-  for (int rank = 0; rank < ranks; ++rank)
-    groups.push_back(
-        std::make_unique<WorkerGroup>("test", names_of(ranks), rank, 1, ends.of_rank[static_cast<std::size_t>(rank)]));
-  return groups;
-}
 
 // Runs `part(rank)` on a thread per rank.
 template <class Part>
@@ -120,7 +94,7 @@ T plain_sum(const std::vector<std::vector<T>>& terms, std::size_t i) {
 template <class T>
 void check_all_reduce(const std::string& kind, CollectiveElement element) {
   for (int ranks = 1; ranks <= 5; ++ranks) {
-    const auto groups = make_groups(kind, ranks, all_pairs(ranks));
+    const auto groups = LinkedGroups(kind, ranks);
     for (const std::size_t elements : {0U, 1U, 17U, 4096U, 4097U, 16'385U, 200'003U}) {
       std::vector<std::vector<T>> data;
       for (int r = 0; r < ranks; ++r)
@@ -149,7 +123,7 @@ TEST_P(WorkerGroups, AllReduceFollowsGroupsToThePlainSum) {
       .members = {flat_group({0, 2}, GroupPattern::direct), flat_group({1, 3, 4}, GroupPattern::direct)}};
   for (const CollectiveGroup& group : {ring, nested}) {
     constexpr int ranks = 5;
-    const auto groups = make_groups(GetParam(), ranks, all_pairs(ranks));
+    const auto groups = LinkedGroups(GetParam(), ranks);
     all_ranks(ranks, [&](std::size_t r) { groups[r]->add_up_along(group); });
     for (const std::size_t elements : {0U, 1U, 17U, 4097U, 200'003U}) {
       std::vector<std::vector<float>> data(ranks, std::vector<float>(elements));
@@ -165,7 +139,7 @@ TEST_P(WorkerGroups, AllReduceFollowsGroupsToThePlainSum) {
 
 TEST_P(WorkerGroups, AllGatherTakesBlocksOfAnySizes) {
   for (int ranks = 1; ranks <= 5; ++ranks) {
-    const auto groups = make_groups(GetParam(), ranks, all_pairs(ranks));
+    const auto groups = LinkedGroups(GetParam(), ranks);
     std::mt19937 random(static_cast<unsigned>(ranks));
     for (unsigned round = 0; round < 8; ++round) {
       std::vector<std::int64_t> bounds{0};
@@ -179,7 +153,7 @@ TEST_P(WorkerGroups, AllGatherTakesBlocksOfAnySizes) {
       for (const auto& result : data) ASSERT_EQ(result, whole);
     }
   }
-  const auto alone = make_groups(GetParam(), 1, {});
+  const auto alone = LinkedGroups(GetParam(), 1);
   std::vector<std::byte> data(10);
   const std::vector<std::int64_t> wrong{0, 9};
   EXPECT_EQ(peer_error_of([&] { alone[0]->all_gather(data, wrong); }),
@@ -187,7 +161,7 @@ TEST_P(WorkerGroups, AllGatherTakesBlocksOfAnySizes) {
 }
 
 TEST_P(WorkerGroups, MessagesOfAllSizesArriveInOrderBothWays) {
-  const auto groups = make_groups(GetParam(), 3, {{0, 2}});
+  const auto groups = LinkedGroups(GetParam(), 3);
   const std::vector<std::size_t> sizes{0, 1, 63, 64, 65, 4096, 100'000, 262'144, 3, 1'000'000, 5'000'003};
   all_ranks(2, [&](std::size_t side) {
     WorkerGroup& mine = *groups[2 * side];
@@ -200,14 +174,11 @@ TEST_P(WorkerGroups, MessagesOfAllSizesArriveInOrderBothWays) {
       if (side == 1) mine.send(pattern(sizes[i], 100 + i), peer);
     }
   });
-  std::vector<std::byte> byte(1);
-  EXPECT_EQ(peer_error_of([&] { groups[0]->send(byte, 1); }), "peer: test: no link to box/1");
-  EXPECT_EQ(peer_error_of([&] { groups[1]->receive(byte, 2); }), "peer: test: no link to box/2");
 }
 
 TEST(SharedWindow, WhatFitsWaitsForNobody) {
   // One thread plays both sides: it would hang if a send waited.
-  const auto groups = make_groups("shm", 2, all_pairs(2), 6 << 20);
+  const auto groups = LinkedGroups("shm", 2, 6 << 20);
   const auto data = pattern(3 << 20, 1);
   for (int round = 0; round < 5; ++round) {
     for (int side = 0; side < 2; ++side)
@@ -222,7 +193,7 @@ TEST(SharedWindow, WhatFitsWaitsForNobody) {
 }
 
 TEST_P(WorkerGroups, AnotherOperationThanExpectedIsAPeerErrorThatTellsBoth) {
-  const auto groups = make_groups(GetParam(), 2, all_pairs(2));
+  const auto groups = LinkedGroups(GetParam(), 2);
   std::vector<std::string> errors(2);
   all_ranks(2, [&](std::size_t r) {
     std::vector<float> data(4 + r);
@@ -240,7 +211,7 @@ TEST_P(WorkerGroups, AnotherOperationThanExpectedIsAPeerErrorThatTellsBoth) {
 }
 
 TEST_P(WorkerGroups, APeerThatLeavesWakesTheWaiterAndLeavesItsMessagesBehind) {
-  auto groups = make_groups(GetParam(), 2, all_pairs(2));
+  auto groups = LinkedGroups(GetParam(), 2);
   const auto data = pattern(1000, 0);
   std::vector<std::byte> received(1000);
   groups[0]->send(data, 1);
@@ -257,7 +228,7 @@ TEST_P(WorkerGroups, APeerThatLeavesWakesTheWaiterAndLeavesItsMessagesBehind) {
 }
 
 TEST_P(WorkerGroups, WaitingCostsNoProcessorTime) {
-  const auto groups = make_groups(GetParam(), 2, all_pairs(2));
+  const auto groups = LinkedGroups(GetParam(), 2);
   const auto processor_s = [] {
     rusage usage{};
     ::getrusage(RUSAGE_THREAD, &usage);
@@ -278,61 +249,6 @@ TEST_P(WorkerGroups, WaitingCostsNoProcessorTime) {
   EXPECT_GT(groups[1]->waited_s(), 0.4);
 }
 
-TEST_P(WorkerGroups, WorkAcrossProcesses) {
-  LinkEnds ends = make_links(2, all_pairs(2), link_kind(GetParam()), 0);
-  const auto open = [&](int rank) {
-    const auto kept = descriptors_of(ends.of_rank[static_cast<std::size_t>(rank)]);
-    for (FileDescriptor& descriptor : ends.owned)
-      if (std::ranges::find(kept, descriptor.get()) != kept.end()) descriptor.release();
-    ends.owned.clear();  // the other's ends
-    return WorkerGroup("test", names_of(2), rank, 1, ends.of_rank[static_cast<std::size_t>(rank)]);
-  };
-  const auto data = pattern(700'000, 3);
-  const pid_t child = ::fork();
-  if (child == 0) {
-    {
-      WorkerGroup group = open(1);
-      std::vector<std::byte> received(data.size());
-      for (int i = 0; i < 20; ++i) {
-        group.receive(received, 0);
-        group.send(received, 0);
-      }
-    }
-    ::_exit(0);
-  }
-  WorkerGroup group = open(0);
-  for (int i = 0; i < 20; ++i) {
-    std::vector<std::byte> received(data.size());
-    group.send(data, 1);
-    group.receive(received, 1);
-    ASSERT_EQ(received, data);
-  }
-  int status = 0;
-  ASSERT_EQ(::waitpid(child, &status, 0), child);
-  EXPECT_EQ(status, 0);
-}
-
-TEST(OpenLinks, RefusesWhatIsNoLink) {
-  const auto refused = [](const std::function<void(InheritedLink&)>& change) {
-    LinkEnds ends = make_links(2, all_pairs(2), LinkKind::shared_memory, 0);
-    InheritedLinks links = ends.of_rank[0];
-    change(links.links[0]);
-    for (FileDescriptor& descriptor : ends.owned)
-      if (std::ranges::count(descriptors_of(links), descriptor.get()) > 0) descriptor.release();
-    return peer_error_of([&] { WorkerGroup("test", names_of(2), 0, 1, links); }).substr(0, 5);
-  };
-  EXPECT_EQ(refused([](InheritedLink&) {}), "none");
-  EXPECT_EQ(refused([](InheritedLink& link) { link.memory = -1; }), "none");  // frames over the connection
-  EXPECT_EQ(refused([](InheritedLink& link) { link.memory = ::open("/dev/zero", O_RDWR | O_CLOEXEC); }), "peer:");
-  EXPECT_EQ(refused([](InheritedLink& link) { link.connection = ::open("/dev/zero", O_RDWR | O_CLOEXEC); }), "peer:");
-  EXPECT_EQ(refused([](InheritedLink& link) { link.connection = -1; }), "peer:");
-  EXPECT_EQ(refused([](InheritedLink& link) { link.peer = 0; }), "peer:");
-  EXPECT_EQ(refused([](InheritedLink& link) { link.peer = 2; }), "peer:");
-  EXPECT_EQ(refused([](InheritedLink& link) { link.side = 2; }), "peer:");
-  EXPECT_EQ(peer_error_of([] { WorkerGroup("test", names_of(2), 0, 1, {}); }).substr(0, 5), "peer:");
-  EXPECT_THROW(link_kind("pigeon"), Error);
-}
-
 TEST(Crossing, BoundsCoverAllRowsAndSendersAreFair) {
   for (int a = 1; a <= 8; ++a)
     for (int b = 1; b <= 8; ++b) {
@@ -351,13 +267,9 @@ TEST(Crossing, BoundsCoverAllRowsAndSendersAreFair) {
 TEST_P(WorkerGroups, EveryReceiverOfACrossingEndsWithTheTensor) {
   for (int a = 1; a <= 4; ++a)
     for (int b = 1; b <= 4; ++b) {
-      std::vector<std::pair<int, int>> pairs;
       std::vector<int> receivers;
-      for (int j = 0; j < b; ++j) {
-        pairs.emplace_back(crossing_sender(j, a, b), a + j);
-        receivers.push_back(a + j);
-      }
-      const auto workers = make_groups(GetParam(), a + b, pairs), stage = make_groups(GetParam(), b, all_pairs(b));
+      for (int j = 0; j < b; ++j) receivers.push_back(a + j);
+      const LinkedGroups workers(GetParam(), a + b), stage(GetParam(), b);
       for (std::int64_t rows = 1; rows <= 17; rows += 4) {
         const auto sent = pattern(static_cast<std::size_t>(rows * 12), static_cast<unsigned>(rows));
         std::vector<std::vector<std::byte>> received(stage.size(), std::vector<std::byte>(sent.size()));
@@ -384,32 +296,11 @@ int shared_mappings() {
   return count;
 }
 
-// Over fabrics, as workers of agents are connected: those of one host share memory, and others do not.
-TEST(FabricWorkerGroups, WorkersOfOneHostShareMemory) {
-  for (const auto& hosts : {std::vector<std::string>{"box", "box"}, {"box", "attic"}, {"", ""}}) {
+TEST(SharedWindow, WorkersOfOneHostShareMemory) {
+  for (const std::string kind : {"shm", "tcp"}) {
     const int before = shared_mappings();
-    std::vector<std::unique_ptr<Fabric>> fabrics;
-    std::vector<WorkerAddress> addresses;
-    for (const std::string& host : hosts) {
-      fabrics.push_back(std::make_unique<Fabric>(FabricOptions{.key = "secret", .identity = {}}));
-      addresses.push_back({fabrics.back()->address(), host});
-    }
-    Groups groups(2);
-    const auto whole = pattern(3'000'017, 5);
-    std::vector<std::vector<float>> sums(2, std::vector<float>(1000, 1.5F));
-    std::vector<std::byte> received(whole.size());
-    all_ranks(2, [&](std::size_t r) {
-      groups[r] =
-          std::make_unique<WorkerGroup>("test", names_of(2), static_cast<int>(r), 1, addresses, *fabrics[r], 20);
-      groups[r]->all_reduce(bytes_of(sums[r]), CollectiveElement::fp32);
-      if (r == 0)
-        groups[r]->send(whole, 1);
-      else
-        groups[r]->receive(received, 0);
-    });
-    for (const auto& sum : sums) EXPECT_EQ(sum, std::vector<float>(1000, 3.0F));
-    EXPECT_EQ(received, whole);
-    EXPECT_EQ(shared_mappings() > before, hosts[0] == "box" && hosts[1] == "box") << hosts[1];
+    const LinkedGroups groups(kind, 2);
+    EXPECT_EQ(shared_mappings() > before, kind == "shm");
   }
 }
 

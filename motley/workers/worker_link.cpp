@@ -16,11 +16,6 @@ void wait_for_exit(WorkerLink& link, Instant until) {
   }
 }
 
-// "cuda" stands for the GPU of the device's slot.
-std::string backend_of(const std::string& device, const std::string& backend) {
-  return backend == "cuda" ? "cuda:" + device.substr(device.rfind('/') + 1) : backend;
-}
-
 }  // namespace
 
 std::string WorkerExit::text() const {
@@ -33,24 +28,8 @@ std::string WorkerExit::text() const {
   return "closed its control connection";
 }
 
-std::string Worker::name() const { return fmt::format("{} (rank {} of stage {})", device, rank, stage); }
-
-void send_launches(Workers& workers, const ServePlan& plan, std::uint64_t epoch, const LaunchOptions& options,
-                   const std::function<DataLinks(const std::string& device)>& links, const CacheHandover& handover) {
-  Launch launch{.plan_json = to_json(write(plan)),
-                .model_folder = options.model_folder.string(),
-                .device = {},
-                .backend = {},
-                .threads = options.threads,
-                .epoch = epoch,
-                .links = {},
-                .handover = handover};
-  for (const Worker& worker : workers) {
-    launch.device = worker.device;
-    launch.backend = backend_of(worker.device, options.backend);
-    launch.links = links(worker.device);
-    worker.link->send(encode(launch));
-  }
+std::string Worker::name() const {
+  return stage.empty() ? device : fmt::format("{} (rank {} of stage {})", device, rank, stage);
 }
 
 std::vector<std::size_t> wait_for_workers(const Workers& workers, int wake, double most_s) {

@@ -4,17 +4,12 @@
 
 #include <poll.h>
 
-#include <cstdint>
-#include <filesystem>
-#include <functional>
 #include <memory>
 #include <optional>
 #include <string>
 #include <string_view>
-#include <variant>
 #include <vector>
 
-#include "motley/plan/serve.hpp"
 #include "motley/workers/messages.hpp"
 
 namespace motley {
@@ -56,32 +51,20 @@ class WorkerLink {
   virtual int process() const = 0;
 };
 
-// A device of a plan, and the worker that runs its part.
+// The worker of a device. Once it is launched it has a place in a plan.
 struct Worker {
   std::string device, stage;
   int rank = 0;
   std::unique_ptr<WorkerLink> link;
-  std::string fabric_address = {};  // where it takes connections of other workers; empty: its links are inherited
-  std::string name() const;         // "box/1 (rank 1 of stage r0/s0)"
+  WorkerAddress at = {};     // where it takes connections of other workers
+  std::string name() const;  // "box/1 (rank 1 of stage r0/s0)"
 };
-// In the order of worker_devices() (worker_links.hpp).
+// In the order of worker_devices() (launch.hpp), or of train_devices() (trainer/layout/layout.hpp).
 using Workers = std::vector<Worker>;
 
 // Waits until one of them has something to say, takes more bytes or has ended, until `wake` is readable (-1: nothing
 // else wakes it), or for `most_s`. Sends what they take now. Returns their places.
 std::vector<std::size_t> wait_for_workers(const Workers& workers, int wake, double most_s);
-
-struct LaunchOptions {
-  std::filesystem::path model_folder;
-  std::filesystem::path program;  // of processes that the driver starts; and between them:
-  std::string transport;          // shm or tcp
-  std::string backend;
-  int threads = 1;
-};
-// Tells each worker of a plan what to load, and how it reaches the others.
-void send_launches(Workers& workers, const ServePlan& plan, std::uint64_t epoch, const LaunchOptions& options,
-                   const std::function<DataLinks(const std::string& device)>& links,
-                   const CacheHandover& handover = {});
 
 // Closes the connections, gives the workers `grace_s` to leave, kills those that stay, and waits for their end.
 void end_workers(Workers& workers, double grace_s);

@@ -1,7 +1,6 @@
 #include "motley/workers/worker_processes.hpp"
 
 #include <fcntl.h>
-#include <fmt/format.h>
 #include <poll.h>
 #include <sys/prctl.h>
 #include <sys/socket.h>
@@ -9,60 +8,45 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include <algorithm>
 #include <array>
 #include <cerrno>
 #include <csignal>
-#include <cstring>
-#include <iterator>
 
 #include "motley/base/clock.hpp"
 #include "motley/base/environment_error.hpp"
-#include "motley/workers/worker_links.hpp"
 
 namespace motley {
 namespace {
 
 constexpr double killed_s = 5;  // for a process to end
 
-void check_program(const std::filesystem::path& program) {
-  if (::access(program.c_str(), X_OK) != 0)
-    throw Error(ErrorCode::environment,
-                fmt::format("the worker program {} cannot be run: {}", program.string(), std::strerror(errno)),
-                "build it with `./dev build`");
-}
-
 // In the child, where another thread may have held any lock at the fork: system calls only.
-[[noreturn]] void become_worker(const char* program, char* const* arguments, std::span<const int> inherited,
-                                pid_t driver) {
+[[noreturn]] void become_worker(const char* program, char* const* arguments, int control, pid_t driver) {
   sigset_t none;
   sigemptyset(&none);
   ::sigprocmask(SIG_SETMASK, &none, nullptr);
   ::setpgid(0, 0);
   ::prctl(PR_SET_PDEATHSIG, SIGKILL);
   if (::getppid() != driver) ::_exit(1);  // it died before the line above
-  for (const int descriptor : inherited) ::fcntl(descriptor, F_SETFD, 0);
+  ::fcntl(control, F_SETFD, 0);           // all others close
   ::execv(program, arguments);
   ::_exit(127);
 }
 
 }  // namespace
 
-WorkerProcess::WorkerProcess(const std::filesystem::path& program, std::span<const int> inherited)
-    : control_(ByteStream(), max_message_bytes) {
+WorkerProcess::WorkerProcess(const std::filesystem::path& program) : control_(ByteStream(), max_message_bytes) {
   std::array<int, 2> ends{};
   if (::socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0, ends.data()) != 0)
     throw environment_error("cannot make a control connection");
   control_ = MessageStream(ByteStream(FileDescriptor(ends[0])), max_message_bytes);
   const FileDescriptor theirs(ends[1]);
 
-  std::vector<int> kept(inherited.begin(), inherited.end());
-  kept.push_back(theirs.get());
   std::array<std::string, 3> words{program.string(), "--control-fd", std::to_string(theirs.get())};
   const std::array<char*, 4> arguments{words[0].data(), words[1].data(), words[2].data(), nullptr};
   const pid_t driver = ::getpid();
   process_ = ::fork();
-  if (process_ == 0) become_worker(words[0].c_str(), arguments.data(), kept, driver);
+  if (process_ == 0) become_worker(words[0].c_str(), arguments.data(), theirs.get(), driver);
   if (process_ < 0) throw environment_error("cannot start a worker process");
   // glibc 2.36 declares pidfd_open() for C only.
   exit_ = FileDescriptor(static_cast<int>(::syscall(SYS_pidfd_open, process_, 0)));
@@ -100,26 +84,6 @@ std::optional<WorkerExit> WorkerProcess::exit() {
 
 void WorkerProcess::kill() {
   if (!exit_state_) ::kill(process_, SIGKILL);
-}
-
-Workers start_workers(const ServePlan& plan, std::uint64_t epoch, const LaunchOptions& options) {
-  check_program(options.program);
-  PlanLinks links = link_workers(plan, link_kind(options.transport));  // closed here when every worker has its own
-
-  Workers workers;
-  for (const Stage& stage : plan.stages)
-    for (std::size_t rank = 0; rank < stage.devices.size(); ++rank) {
-      const std::string& device = stage.devices[rank];
-      std::vector<int> inherited = descriptors_of(links.of_device[device].stage);
-      std::ranges::copy(descriptors_of(links.of_device[device].crossings), std::back_inserter(inherited));
-      workers.push_back({.device = device,
-                         .stage = stage.id,
-                         .rank = static_cast<int>(rank),
-                         .link = std::make_unique<WorkerProcess>(options.program, inherited)});
-    }
-
-  send_launches(workers, plan, epoch, options, [&](const std::string& device) { return links.of_device[device]; });
-  return workers;
 }
 
 }  // namespace motley

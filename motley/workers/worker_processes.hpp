@@ -2,16 +2,10 @@
 #pragma once
 
 #include <filesystem>
-#include <map>
-#include <memory>
 #include <optional>
-#include <span>
-#include <string>
 #include <string_view>
-#include <utility>
 #include <vector>
 
-#include "motley/plan/serve.hpp"
 #include "motley/workers/control_connection.hpp"
 #include "motley/workers/worker_link.hpp"
 
@@ -21,9 +15,8 @@ namespace motley {
 class WorkerProcess final : public WorkerLink {
  public:
   // Runs `program --control-fd N` in a process group of its own, so that a Ctrl-C meant for the driver does not reach
-  // it. `inherited` are the descriptors that it may keep. The kernel ends it when the calling thread ends. Throws an
-  // environment error where the process cannot be made.
-  WorkerProcess(const std::filesystem::path& program, std::span<const int> inherited);
+  // it. The kernel ends it when the calling thread ends. Throws an environment error where the process cannot be made.
+  explicit WorkerProcess(const std::filesystem::path& program);
   ~WorkerProcess() override;  // ends it, and waits for that some seconds at most
   WorkerProcess(const WorkerProcess&) = delete;
   WorkerProcess& operator=(const WorkerProcess&) = delete;
@@ -45,8 +38,5 @@ class WorkerProcess final : public WorkerLink {
   int process_ = -1;
   std::optional<WorkerExit> exit_state_;
 };
-
-// One process per device of each stage, in the order of the stages and ranks, connected and told what to load.
-Workers start_workers(const ServePlan& plan, std::uint64_t epoch, const LaunchOptions& options);
 
 }  // namespace motley

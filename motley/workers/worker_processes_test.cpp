@@ -11,7 +11,6 @@
 #include <filesystem>
 #include <fstream>
 #include <memory>
-#include <span>
 #include <string>
 
 namespace motley {
@@ -36,7 +35,7 @@ class WorkerProcessTest : public ::testing::Test {
 TEST_F(WorkerProcessTest, EndsWithItsOwner) {
   int process = 0;
   {
-    const WorkerProcess worker(program_, {});
+    const WorkerProcess worker(program_);
     process = worker.process();
     EXPECT_EQ(::kill(process, 0), 0);
   }
@@ -46,7 +45,7 @@ TEST_F(WorkerProcessTest, EndsWithItsOwner) {
 // As where a call to the driver of a lost device does not return: the end of a process that somebody else traces is not
 // told to its parent.
 TEST_F(WorkerProcessTest, IsLeftBehindWhereItDoesNotEnd) {
-  auto worker = std::make_unique<WorkerProcess>(program_, std::span<const int>());
+  auto worker = std::make_unique<WorkerProcess>(program_);
   std::array<int, 2> ready{};
   ASSERT_EQ(::pipe(ready.data()), 0);
   const pid_t tracer = ::fork();

@@ -8,7 +8,7 @@
 
 #include "motley/base/clock.hpp"
 #include "motley/base/units.hpp"
-#include "motley/workers/worker_links.hpp"
+#include "motley/workers/launch.hpp"
 
 namespace motley {
 WorkerSet::WorkerSet(std::shared_ptr<const ServePlan> plan, std::uint64_t epoch, Workers workers,
@@ -192,12 +192,10 @@ void WorkerSet::send(const Step& step) {
 }
 
 void WorkerSet::preload(const ServePlan& next) {
-  Preload asked{.plan_json = to_json(write(next)), .model_folder = {}, .device = {}, .backend = {}};
   const std::vector<std::string> devices = worker_devices(next);
   for (std::size_t i = 0; i < watch_.size(); ++i) {
     if (std::ranges::count(devices, watch_[i].device) == 0) continue;
-    asked.device = watch_[i].device;
-    watch_[i].link->send(encode(asked));
+    ask_to_preload(watch_[i], next);
     preloading_.insert(i);
   }
 }

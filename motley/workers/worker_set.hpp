@@ -32,24 +32,6 @@ struct WorkerStatus {
   std::uint64_t steps = 0;
 };
 
-// The workers of a plan could not be started, and none of them is left.
-class WorkersNotStarted : public Error {
- public:
-  explicit WorkersNotStarted(WorkerLoss why)
-      : Error(why.cause.code(), why.cause.what(), why.cause.hint()), loss(std::move(why)) {}
-  WorkerLoss loss;
-};
-
-// Workers for another plan that start and load while this one is served. Of one thread.
-class WorkerPreparation {
- public:
-  virtual ~WorkerPreparation() = default;  // ends those that were not taken
-  // Looks how far it is. Throws a peer error where it cannot be done.
-  virtual bool done() = 0;
-  // Those that are there, done or not.
-  virtual Workers take() = 0;
-};
-
 // What a step took. A stage's time is that of its rank 0, waits for the other ranks included.
 struct StepSeconds {
   std::vector<double> stage_s = {};             // of the route's stages in order; 0: not reported in time

@@ -17,18 +17,9 @@
 #include "motley/base/clock.hpp"
 #include "motley/base/error.hpp"
 #include "motley/workers/worker_link.hpp"
+#include "motley/workers/worker_loss.hpp"
 
 namespace motley {
-
-// Why the workers of a plan cannot go on, and the devices whose workers were lost; none where the cause lies elsewhere.
-struct WorkerLoss {
-  Error cause;
-  std::vector<std::string> devices = {};
-  bool gone = false;     // with them: no worker can be started there for now
-  bool at_once = false;  // to start them again would not help: they count as lost now
-  // Not lost, but short of memory: the stage of the one that is named may have keys and values of so many tokens.
-  std::int64_t kv_tokens = 0;
-};
 
 struct WorkerWatchOptions {
   double silence_s = 3;  // a worker that has sent Alive, and then nothing for this long, is lost

@@ -23,7 +23,7 @@
 #include "motley/engine/backend.hpp"
 #include "motley/engine/crossing.hpp"
 #include "motley/engine/stage_model.hpp"
-#include "motley/workers/worker_group.hpp"
+#include "motley/workers/linked_groups_test.hpp"
 
 namespace motley {
 
@@ -177,24 +177,12 @@ class Pipeline {
   void connect(const CheckLayout& layout);
   void serve(Rank& rank, const std::string& folder);
 
+  std::vector<std::unique_ptr<LinkedGroups>> links_;  // outlive the ranks' groups
   std::vector<std::vector<Rank*>> stages_;
   std::vector<std::unique_ptr<Rank>> ranks_;
   std::vector<std::thread> threads_;
   Queue<Logits> logits_;
 };
-
-// A group per rank. They own what the links' numbers stand for.
-std::vector<std::unique_ptr<WorkerGroup>> link(const std::string& name, int ranks,
-                                               const std::vector<std::pair<int, int>>& pairs, LinkKind kind) {
-  LinkEnds ends = make_links(ranks, pairs, kind, 0);
-  for (FileDescriptor& descriptor : ends.owned) descriptor.release();
-  std::vector<std::string> names;
-  for (int rank = 0; rank < ranks; ++rank) names.push_back(fmt::format("rank {}", rank));
-  std::vector<std::unique_ptr<WorkerGroup>> groups;
-  for (int rank = 0; rank < ranks; ++rank)
-    groups.push_back(std::make_unique<WorkerGroup>(name, names, rank, 1, ends.of_rank[static_cast<std::size_t>(rank)]));
-  return groups;
-}
 
 Pipeline::Pipeline(const CheckCase& check, const CheckLayout& layout, const Architecture& arch,
                    std::int64_t kv_tokens) {
@@ -226,28 +214,26 @@ Pipeline::Pipeline(const CheckCase& check, const CheckLayout& layout, const Arch
 }
 
 void Pipeline::connect(const CheckLayout& layout) {
-  const LinkKind kind = link_kind(layout.transport);
-  std::vector<std::pair<int, int>> crossings;
   int first = 0;  // rank of the stage's first among all
   for (std::size_t s = 0; s < stages_.size(); ++s) {
     const auto& stage = stages_[s];
     const int degree = static_cast<int>(stage.size());
     if (degree > 1) {
-      auto groups = link(fmt::format("stage {}", s), degree, all_pairs(degree), kind);
+      auto& groups =
+          *links_.emplace_back(std::make_unique<LinkedGroups>(layout.transport, degree, 0, fmt::format("stage {}", s)));
       for (std::size_t r = 0; r < stage.size(); ++r) stage[r]->group = std::move(groups[r]);
     }
     if (s + 1 == stages_.size()) break;
     const auto& next = stages_[s + 1];
     const int receivers = static_cast<int>(next.size());
     for (int j = 0; j < receivers; ++j) {
-      const int sender = first + crossing_sender(j, degree, receivers), receiver = first + degree + j;
-      next[static_cast<std::size_t>(j)]->from_previous = sender;
-      crossings.emplace_back(sender, receiver);
-      for (Rank* rank : stage) rank->to_next.push_back(receiver);
+      next[static_cast<std::size_t>(j)]->from_previous = first + crossing_sender(j, degree, receivers);
+      for (Rank* rank : stage) rank->to_next.push_back(first + degree + j);
     }
     first += degree;
   }
-  auto workers = link("between stages", static_cast<int>(ranks_.size()), crossings, kind);
+  auto& workers = *links_.emplace_back(
+      std::make_unique<LinkedGroups>(layout.transport, static_cast<int>(ranks_.size()), 0, "between stages"));
   for (std::size_t r = 0; r < ranks_.size(); ++r) ranks_[r]->workers = std::move(workers[r]);
 }
 

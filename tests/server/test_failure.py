@@ -69,11 +69,15 @@ def test_workers_die_under_load_and_no_request_notices(deployment):
         undisturbed = list(pool.map(deployment.ask, range(8)))
         assert len(set(undisturbed)) > 5
         for device, number in deployment.workers().items():
+            before = deployment.workers()
             requests = [pool.submit(deployment.ask, number) for number in range(8)]
             time.sleep(random.Random(number).uniform(0.1, 0.3))
             deployment.kill(device)
             assert [request.result(timeout=60) for request in requests] == undisturbed
-            assert len(deployment.workers()) == 3
+            after = deployment.workers()
+            assert {other for other in before if after[other] == before[other]} == before.keys() - {device}, "the others stay"
+            read = {worker["device"]: worker["loaded_bytes"] for worker in deployment.plan()["workers"]}
+            assert {other for other in read if read[other] == 0} == before.keys() - {device}, "and read no weights"
 
 
 def test_a_plan_for_more_memory_than_there_is_serves_with_fewer_keys(motley, start_server, tmp_path):

@@ -29,9 +29,7 @@ struct LinkArrival {
 
 class LinkArrivals {
  public:
-  // `doorbell` may be one that the peers hold already.
-  LinkArrivals(Epoch epoch, int rank, Wakeup doorbell = Wakeup())
-      : epoch_(std::move(epoch)), rank_(rank), doorbell_(std::move(doorbell)) {}
+  LinkArrivals(Epoch epoch, int rank) : epoch_(std::move(epoch)), rank_(rank) {}
   const Epoch& epoch() const { return epoch_; }
   int rank() const { return rank_; }
   const Wakeup& doorbell() const { return doorbell_; }

@@ -245,7 +245,7 @@ struct Fabric::State {
   // ---- dialling ----
 
   // Tries until the other side has taken the connection, has refused it, or `until`.
-  void dial(LinkArrivals& arrivals, LinkArrival arrival, Dialling dialling, Instant until) {
+  void dial(LinkArrivals& arrivals, LinkArrival arrival, Dialling dialling, Instant until, std::int64_t window_bytes) {
     const Member& member = arrivals.epoch().members[static_cast<std::size_t>(arrival.peer)];
     std::string cause = "no answer";
     bool failed = false;
@@ -268,7 +268,7 @@ struct Fabric::State {
           fails(failure.cause);
           if (failure.refused && dialling == Dialling::again) break;
         } else {
-          const LinkWelcome welcome = introduce(arrivals, arrival, std::move(socket), until);
+          const LinkWelcome welcome = introduce(arrivals, arrival, std::move(socket), until, window_bytes);
           if (welcome.answer == LinkAnswer::welcome) {
             if (arrival.connection.open()) arrivals.put(std::move(arrival));
             return;
@@ -289,7 +289,8 @@ struct Fabric::State {
     arrivals.put(std::move(arrival));
   }
 
-  LinkWelcome introduce(LinkArrivals& arrivals, LinkArrival& arrival, FileDescriptor socket, Instant until) {
+  LinkWelcome introduce(LinkArrivals& arrivals, LinkArrival& arrival, FileDescriptor socket, Instant until,
+                        std::int64_t window_bytes) {
     const Epoch& epoch = arrivals.epoch();
     const Member& self = epoch.members[static_cast<std::size_t>(arrivals.rank())];
     const Member& member = epoch.members[static_cast<std::size_t>(arrival.peer)];
@@ -315,7 +316,7 @@ struct Fabric::State {
     LinkWelcome welcome = client_handshake(stream, hello, options.key, patience);
     if (welcome.answer != LinkAnswer::welcome) return welcome;
     if (arrival.purpose == LinkPurpose::shared_memory) {
-      arrival.memory = make_shared_edge_memory();
+      arrival.memory = make_shared_edge_memory(window_bytes);
       send_descriptors(stream.descriptor(), {arrival.memory.get(), arrivals.doorbell().descriptor()}, patience);
       arrival.doorbell = std::move(receive_descriptors(stream.descriptor(), 1, patience)[0]);
     }
@@ -325,9 +326,10 @@ struct Fabric::State {
   }
 
   void start_dial(const std::shared_ptr<LinkArrivals>& arrivals, int peer, LinkPurpose purpose, std::uint16_t stream,
-                  const std::string& word, Dialling dialling, Instant until) {
-    start([this, arrivals, peer, purpose, stream, word, dialling, until] {
-      dial(*arrivals, {.peer = peer, .purpose = purpose, .stream = stream, .revocation = word}, dialling, until);
+                  const std::string& word, Dialling dialling, Instant until, std::int64_t window_bytes) {
+    start([this, arrivals, peer, purpose, stream, word, dialling, until, window_bytes] {
+      dial(*arrivals, {.peer = peer, .purpose = purpose, .stream = stream, .revocation = word}, dialling, until,
+           window_bytes);
     });
   }
 
@@ -347,7 +349,8 @@ Fabric::~Fabric() { state_->stop(); }
 
 const std::string& Fabric::address() const { return state_->listener->address(); }
 
-std::unique_ptr<Transport> Fabric::connect(const Epoch& epoch, int rank, double timeout_s, std::stop_token stop) {
+std::unique_ptr<Transport> Fabric::connect(const Epoch& epoch, int rank, double timeout_s, std::stop_token stop,
+                                           std::int64_t window_bytes) {
   State& state = *state_;
   if (rank < 0 || static_cast<std::size_t>(rank) >= epoch.members.size())
     throw input_error(fmt::format("rank {} of {} members", rank, epoch.members.size()),
@@ -367,9 +370,10 @@ std::unique_ptr<Transport> Fabric::connect(const Epoch& epoch, int rank, double 
                  .most_streams = state.options.most_streams,
                  .patience_s = state.options.patience_s,
                  .dial =
-                     [&state, arrivals](int peer, LinkPurpose purpose, std::uint16_t stream, const std::string& word) {
+                     [&state, arrivals, window_bytes](int peer, LinkPurpose purpose, std::uint16_t stream,
+                                                      const std::string& word) {
                        state.start_dial(arrivals, peer, purpose, stream, word, Dialling::again,
-                                        deadline_in(state.options.patience_s));
+                                        deadline_in(state.options.patience_s), window_bytes);
                      },
                  .closed =
                      [&state, key](std::vector<FileDescriptor> sockets) {
@@ -394,7 +398,7 @@ std::unique_ptr<Transport> Fabric::connect(const Epoch& epoch, int rank, double 
     const auto index = static_cast<std::size_t>(peer);
     const bool shared = state.shares_memory(epoch.members[index], epoch.members[static_cast<std::size_t>(rank)]);
     state.start_dial(arrivals, peer, shared ? LinkPurpose::shared_memory : LinkPurpose::stream, 0, {}, Dialling::first,
-                     until);
+                     until, window_bytes);
   }
   // By address: whoever asks to stop may do so while `mesh` is moved into what is returned.
   const std::stop_callback on_stop(stop, [woken = mesh.get()] { woken->wake(); });

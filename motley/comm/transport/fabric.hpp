@@ -2,6 +2,7 @@
 // (members of one host), TCP, and TCP under TLS, chosen peer by peer. It outlives its transports.
 #pragma once
 
+#include <cstdint>
 #include <memory>
 #include <optional>
 #include <stop_token>
@@ -54,9 +55,11 @@ class Fabric {
   const std::string& address() const;
 
   // Connects this process, as `rank`, with all other members; all of them must do the same. Several epochs may be
-  // connected at once, from different threads. Throws a ConnectError that names who refused and why (peer), or who did
-  // not answer within `timeout_s` (limit).
-  std::unique_ptr<Transport> connect(const Epoch& epoch, int rank, double timeout_s, std::stop_token stop = {});
+  // connected at once, from different threads. In shared memory a sender may be `window_bytes` ahead of the receiver (1
+  // MiB at least, 64 at most; the higher rank's word counts). Throws a ConnectError that names who refused and why
+  // (peer), or who did not answer within `timeout_s` (limit).
+  std::unique_ptr<Transport> connect(const Epoch& epoch, int rank, double timeout_s, std::stop_token stop = {},
+                                     std::int64_t window_bytes = 0);
 
  private:
   struct State;

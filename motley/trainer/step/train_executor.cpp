@@ -30,16 +30,16 @@ std::vector<int> all_workers(const TrainPlan& plan) {
 
 }  // namespace
 
-TrainExecutor::TrainExecutor(TrainPlan plan, const TrainLaunch& launch, const std::vector<WorkerAddress>& addresses,
-                             Fabric& fabric, const std::function<void(double)>& progress, ActivityLog& activity)
+TrainExecutor::TrainExecutor(TrainPlan plan, const TrainLaunch& launch, const CallDriver& self, Fabric& fabric,
+                             const std::function<void(double)>& progress, ActivityLog& activity)
     : plan_(std::move(plan)),
       training_(training_of(plan_.workload)),
-      device_(launch.device),
+      device_(self.device),
       place_(place_of(plan_, device_)),
       worker_(place_.first_worker + place_.rank),
       activity_(activity),
-      connections_(plan_, worker_, addresses, fabric, activity),
-      tensors_(plan_, device_, launch.model_folder, launch.updates, progress),
+      connections_(plan_, worker_, launch.workers, fabric, activity),
+      tensors_(plan_, device_, self.model_folder, launch.updates, progress),
       runner_(plan_, device_, tensors_, connections_, activity),
       sums_(plan_, worker_, tensors_, connections_, activity),
       all_(connections_.group(GroupKind::all, all_workers(plan_))),

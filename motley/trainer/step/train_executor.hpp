@@ -30,7 +30,7 @@ void write_parts(const std::filesystem::path& folder, const StateFiles& files, c
 class TrainExecutor {
  public:
   // Connects with the others and loads its part. Throws GroupBroken, or an input error. `activity` outlives it.
-  TrainExecutor(TrainPlan plan, const TrainLaunch& launch, const std::vector<WorkerAddress>& addresses, Fabric& fabric,
+  TrainExecutor(TrainPlan plan, const TrainLaunch& launch, const CallDriver& self, Fabric& fabric,
                 const std::function<void(double)>& progress, ActivityLog& activity);
 
   StateFiles state_files() const { return motley::state_files(plan_.model.arch, training_); }

@@ -1,12 +1,10 @@
 #include "motley/trainer/step/train_worker.hpp"
 
-#include <memory>
 #include <thread>
 #include <utility>
 #include <variant>
 
 #include "motley/base/clock.hpp"
-#include "motley/comm/net/sockets.hpp"
 #include "motley/engine/backend.hpp"
 #include "motley/engine/stage_executor.hpp"
 #include "motley/trainer/layout/state_writer.hpp"
@@ -41,22 +39,15 @@ void send_parts(ControlConnection& control, const std::vector<SavedPart>& parts)
 
 }  // namespace
 
-void train_steps(ControlConnection& control, const std::function<Message()>& next, Fabric* fabric,
-                 ActivityLog& activity) {
+void train_steps(ControlConnection& control, const std::function<Message()>& next, const CallDriver& self,
+                 Fabric& fabric, ActivityLog& activity) {
   const auto launch = expect<TrainLaunch>(next);
-  if (!open_backend(launch.backend).is_cpu()) throw input_error("the trainer runs on processors", "give --backend cpu");
+  if (!open_backend(self.backend).is_cpu()) throw input_error("the trainer runs on processors", "give --backend cpu");
   start_memory_meter();
   keep_freed_memory();
-  std::unique_ptr<Fabric> own;
-  if (fabric == nullptr) {
-    own = std::make_unique<Fabric>(FabricOptions{.key = launch.key, .identity = {}});
-    fabric = own.get();
-  }
-  control.send(Listening{{fabric->address(), own_host()}});
-  const auto connect = expect<TrainConnect>(next);
   const Instant start = Clock::now();
-  TrainExecutor executor(read_plan<TrainPlan>(parse_json(launch.plan_json, "plan"), "plan"), launch, connect.of_workers,
-                         *fabric, weights_progress(control), activity);
+  TrainExecutor executor(read_plan<TrainPlan>(parse_json(launch.plan_json, "plan"), "plan"), launch, self, fabric,
+                         weights_progress(control), activity);
   const TrainBytes bytes = executor.bytes();
   control.send(TrainReady{bytes.weights, bytes.gradients, bytes.optimizer, seconds_since(start)});
   const StateFiles files = executor.state_files();

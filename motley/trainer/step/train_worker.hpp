@@ -9,9 +9,8 @@
 
 namespace motley {
 
-// Answers on `control` what `next` brings, which waits; TrainLaunch first. `fabric` may be null: then this makes one
-// that listens on loopback. Ends by an exception alone.
-void train_steps(ControlConnection& control, const std::function<Message()>& next, Fabric* fabric,
-                 ActivityLog& activity);
+// Answers on `control` what `next` brings, which waits; TrainLaunch first. Ends by an exception alone.
+void train_steps(ControlConnection& control, const std::function<Message()>& next, const CallDriver& self,
+                 Fabric& fabric, ActivityLog& activity);
 
 }  // namespace motley

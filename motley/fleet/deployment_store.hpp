@@ -7,9 +7,10 @@
 #include <optional>
 #include <string>
 
+#include "motley/comm/membership/ledger_store.hpp"
 #include "motley/fleet/kept_deployment.hpp"
 
-namespace motley::cli {
+namespace motley {
 
 class DeploymentStore {
  public:
@@ -24,6 +25,7 @@ class DeploymentStore {
   // Throws StoreFenced where another driver has taken the deployment up: this one must leave it alone. The process was
   // sent SIGTERM then.
   virtual void check_held() const {}
+  bool is_held() const;
 };
 
 // A file of this machine's; where another process has it, nothing is kept.
@@ -35,5 +37,9 @@ using StoreReport = std::function<void(const std::string& what, const std::strin
 // In etcd: held by one driver at a time. While another one holds it: throws StoreFenced, or with `standby` waits until
 // that is gone; then null where it has ended the deployment. Throws an environment error where etcd does not answer.
 std::unique_ptr<DeploymentStore> open_shared_store(const std::string& url, bool standby, const StoreReport& report);
+// The same in `held`; `open` opens it again where its lease has run out.
+std::unique_ptr<DeploymentStore> shared_store(const std::string& url, std::unique_ptr<LedgerStore> held,
+                                              std::function<std::unique_ptr<LedgerStore>()> open,
+                                              const StoreReport& report);
 
-}  // namespace motley::cli
+}  // namespace motley

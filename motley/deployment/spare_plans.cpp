@@ -1,35 +1,28 @@
-#include "motley/cli/member_plans.hpp"
+#include "motley/deployment/spare_plans.hpp"
 
 #include <fmt/format.h>
 
 #include <algorithm>
 
-#include "motley/fleet/cluster_of.hpp"
 #include "motley/base/clock.hpp"
 #include "motley/base/units.hpp"
 #include "motley/cluster/slowed.hpp"
 #include "motley/planner/serve/grouping/write.hpp"
+#include "motley/planner/serve/plan_again.hpp"
 #include "motley/planner/serve/replan.hpp"
-#include "motley/workers/worker_links.hpp"
 
-namespace motley::cli {
+namespace motley {
 namespace {
 
 constexpr double spares_s = 10;
 
-}  // namespace
-
-std::set<std::string> machines_of(const ServePlan& plan) {
+std::set<std::string> names_of(const std::vector<Machine>& machines) {
   std::set<std::string> names;
-  for (const Stage& stage : plan.stages)
-    for (const std::string& device : stage.devices) names.insert(machine_of(device));
+  for (const Machine& machine : machines) names.insert(machine.name);
   return names;
 }
 
-std::string describe(const MachineLink& link) {
-  return fmt::format("{} to {}: {}, {}/s", link.from, link.to, human_seconds(link.latency_s),
-                     human_bytes(link.bytes_per_s));
-}
+}  // namespace
 
 std::string moves_of(const ServePlan& before, const ServePlan& after) {
   const WeightMoves moves = weight_moves(before, after);
@@ -38,8 +31,8 @@ std::string moves_of(const ServePlan& before, const ServePlan& after) {
                      human_bytes(static_cast<double>(moves.loaded_bytes)));
 }
 
-Cluster MemberPlans::cluster_of_members(const std::vector<MemberStatus>& there) const {
-  Cluster cluster = cluster_ ? *cluster_ : cluster_of(there, members_.links(), assumed_network());
+Cluster SparePlans::to_plan_with(Cluster offered) const {
+  Cluster cluster = cluster_ ? *cluster_ : std::move(offered);
   // Tokens come to this machine from the last stage, and go on from here to the first.
   if (!cluster.description.driver && std::ranges::count(cluster.machines, machine_, &Machine::name) > 0)
     cluster.description.driver = DriverCost{.machine = machine_};
@@ -48,25 +41,22 @@ Cluster MemberPlans::cluster_of_members(const std::vector<MemberStatus>& there) 
 }
 
 // A machine that has lost all devices is as one that has left: the loss of it may show either way.
-MemberPlans::Question MemberPlans::question(const std::set<std::string>& lost) const {
-  std::vector<MemberStatus> there = members_.list();
-  std::erase_if(there, [&](const MemberStatus& member) {
-    for (std::size_t slot = 0; slot < member.devices.size(); ++slot)
-      if (!lost.contains(fmt::format("{}/{}", member.name, slot))) return false;
-    return true;
-  });
+SparePlans::Question SparePlans::question(const std::set<std::string>& lost) const {
+  Cluster offered = machines_.offered({});
+  std::set<std::string> there = names_of(offered.machines), gone = there;
+  for (const Device& device : offered.devices)
+    if (!lost.contains(device.name)) gone.erase(machine_of(device.name));
+  for (const std::string& machine : gone) there.erase(machine);
   if (there.empty()) return {};
-  Question question{.cluster = cluster_of_members(there), .excluded = {}};
-  for (const Device& device : question.cluster.devices) {
-    const std::string& machine = question.cluster.machines[static_cast<std::size_t>(device.machine)].name;
-    if (lost.contains(device.name) || without_.contains(device.name) ||
-        std::ranges::find(there, machine, &MemberStatus::name) == there.end())
+  if (!gone.empty()) offered = machines_.offered(gone);
+  Question question{.cluster = to_plan_with(std::move(offered)), .excluded = {}};
+  for (const Device& device : question.cluster.devices)
+    if (lost.contains(device.name) || without_.contains(device.name) || !there.contains(machine_of(device.name)))
       question.excluded.push_back(device.name);
-  }
   return question;
 }
 
-ServeOutcome MemberPlans::answer(const Question& question, bool quiet, const ServePlan* before) const {
+ServeOutcome SparePlans::answer(const Question& question, bool quiet, const ServePlan* before) const {
   if (question.excluded.size() == question.cluster.devices.size())
     return {.plan = {}, .reason = "no machine is left", .hint = {}, .front = {}};
   ServeOutcome outcome = search_(question.cluster, question.excluded, quiet);
@@ -75,18 +65,30 @@ ServeOutcome MemberPlans::answer(const Question& question, bool quiet, const Ser
   return outcome;
 }
 
-MemberPlan MemberPlans::plan(const std::set<std::string>& lost, bool quiet, const ServePlan* before) const {
+SparePlans::Planned SparePlans::planned(const ServePlan& before, const std::set<std::string>& lost) const {
   const Question asked = question(lost);
-  if (before != nullptr) {
+  {
     const std::lock_guard lock(mutex_);
     for (const Spare& spare : spares_)
-      if (spare.question == asked && spare.before.stages == before->stages) return {spare.outcome, true};
+      if (spare.question == asked && spare.before.stages == before.stages) return {spare.outcome, true};
   }
-  return {answer(asked, quiet, before)};
+  return {answer(asked, true, &before), false};
 }
 
-double MemberPlans::tokens_per_s(ServePlan plan) const {
-  Cluster cluster = cluster_of_members(members_.list());
+ServeOutcome SparePlans::plan(bool quiet) const { return answer(question({}), quiet, nullptr); }
+
+ServeOutcome SparePlans::plan_again(const ServePlan& before) const { return planned(before, {}).outcome; }
+
+std::optional<ServePlan> SparePlans::after_loss(const ServePlan& before, const std::set<std::string>& lost) const {
+  Planned next = planned(before, lost);
+  if (next.outcome.plan)
+    report_("plan", fmt::format("without what was lost{}: {}", next.was_spare ? ", as prepared" : "",
+                                moves_of(before, *next.outcome.plan)));
+  return std::move(next.outcome.plan);
+}
+
+double SparePlans::tokens_per_s(ServePlan plan) const {
+  Cluster cluster = to_plan_with(machines_.offered({}));
   for (const Device& device : plan.cluster.devices)
     if (std::ranges::find(cluster.devices, device.name, &Device::name) == cluster.devices.end())
       return plan.predicted.tokens_per_s;
@@ -95,12 +97,12 @@ double MemberPlans::tokens_per_s(ServePlan plan) const {
   return plan.predicted.tokens_per_s;
 }
 
-void MemberPlans::set_slow(std::map<std::string, double> factors) {
+void SparePlans::set_slow(std::map<std::string, double> factors) {
   const std::lock_guard lock(mutex_);
   slow_ = std::move(factors);
 }
 
-void MemberPlans::make_spares(const ServePlan& plan, const std::set<std::string>& lost, const std::stop_token& stop) {
+void SparePlans::make_spares(const ServePlan& plan, const std::set<std::string>& lost, const std::stop_token& stop) {
   const Instant until = deadline_in(spares_s);
   std::vector<Spare> spares;
   for (PossibleLoss& loss : possible_losses(plan)) {
@@ -114,11 +116,11 @@ void MemberPlans::make_spares(const ServePlan& plan, const std::set<std::string>
   spares_ = std::move(spares);
 }
 
-std::vector<Loss> MemberPlans::losses() const {
+std::vector<Loss> SparePlans::losses() const {
   const std::lock_guard lock(mutex_);
   std::vector<Loss> all;
   for (const Spare& spare : spares_) all.push_back(loss_of(spare.name, spare.before, spare.outcome.plan));
   return all;
 }
 
-}  // namespace motley::cli
+}  // namespace motley

@@ -1,66 +1,28 @@
-#include "motley/cli/own_agent.hpp"
+#include "motley/fleet/own_agent.hpp"
 
 #include <poll.h>
 #include <sys/prctl.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include <array>
 #include <cerrno>
 #include <chrono>
 #include <csignal>
-#include <cstdint>
-#include <cstdlib>
-#include <filesystem>
 #include <utility>
 
 #include "motley/base/error.hpp"
-#include "motley/cli/command.hpp"
 
-namespace motley::cli {
+namespace motley {
 namespace {
 
-constexpr double restart_s = 1;               // before the agent is started again
 constexpr std::chrono::seconds end_grace(2);  // for it to end once the deployment has
-
-int signal_event = -1;
-
-void on_signal(int) {
-  const std::uint64_t one = 1;
-  [[maybe_unused]] const auto written = ::write(signal_event, &one, sizeof one);
-}
 
 }  // namespace
 
-EarlySignals::EarlySignals() {
-  signal_event = wake_.descriptor();
-  std::signal(SIGINT, on_signal);
-  std::signal(SIGTERM, on_signal);
-}
-
-EndOnSignal::EndOnSignal(const EarlySignals& signals, std::function<void()> end)
-    : thread_([this, signal = signals.descriptor(), end = std::move(end)](const std::stop_token& stop) {
-        std::array<pollfd, 2> waiting{pollfd{signal, POLLIN, 0}, pollfd{wake_.descriptor(), POLLIN, 0}};
-        while (::poll(waiting.data(), waiting.size(), -1) < 0 && errno == EINTR) {
-        }
-        if (stop.stop_requested() && waiting[0].revents == 0) return;
-        int code = static_cast<int>(ErrorCode::interrupted);
-        try {
-          end();
-        } catch (const Error& error) {
-          code = report_error(error);
-        }
-        std::_Exit(code);
-      }) {}
-
-EndOnSignal::~EndOnSignal() {
-  thread_.request_stop();
-  wake_.notify();
-}
-
-OwnAgent::OwnAgent(std::string link, std::vector<std::string> arguments)
-    : link_(std::move(link)),
-      arguments_(std::move(arguments)),
+OwnAgent::OwnAgent(std::vector<std::string> command, std::string link, double restart_s)
+    : command_(std::move(command)),
+      link_(std::move(link)),
+      restart_s_(restart_s),
       thread_([this](const std::stop_token& stop) { run(stop); }) {}
 
 OwnAgent::~OwnAgent() {
@@ -103,13 +65,12 @@ void OwnAgent::run(const std::stop_token& stop) {
     refused_ = child < 0 || (WIFEXITED(status) && WEXITSTATUS(status) == static_cast<int>(ErrorCode::input));
     if (refused_) return;
     pollfd waiting{wake_.descriptor(), POLLIN, 0};
-    ::poll(&waiting, 1, static_cast<int>(restart_s * 1e3));
+    ::poll(&waiting, 1, static_cast<int>(restart_s_ * 1e3));
   }
 }
 
 int OwnAgent::start() const {
-  std::vector<std::string> words{std::filesystem::read_symlink("/proc/self/exe").string(), "join", "-q"};
-  words.insert(words.end(), arguments_.begin(), arguments_.end());
+  std::vector<std::string> words = command_;
   std::vector<char*> arguments;
   for (std::string& word : words) arguments.push_back(word.data());
   arguments.push_back(nullptr);
@@ -127,4 +88,4 @@ int OwnAgent::start() const {
   ::_exit(127);
 }
 
-}  // namespace motley::cli
+}  // namespace motley

@@ -11,37 +11,39 @@
 #include <utility>
 #include <vector>
 
-#include "motley/fleet/members.hpp"
-#include "motley/cli/losses.hpp"
+#include "motley/deployment/machines.hpp"
+#include "motley/planner/serve/if_lost.hpp"
 #include "motley/planner/serve/serve.hpp"
 
-namespace motley::cli {
+namespace motley {
 
-// A plan for what the members offer, without the devices that are excluded.
+// A plan for what the machines offer, without the devices that are excluded.
 using PlanSearch =
     std::function<ServeOutcome(const Cluster& cluster, const std::vector<std::string>& excluded, bool quiet)>;
-
-struct MemberPlan {
-  ServeOutcome outcome;
-  bool was_spare = false;
-};
+// What happens, for people: ("plan", "no change: ...").
+using DeploymentReport = std::function<void(const std::string& what, const std::string& detail)>;
 
 // Safe to use from several threads.
-class MemberPlans {
+class SparePlans {
  public:
-  // `cluster`: what is planned with in place of the members' reports. `without`: devices that no plan uses. `machine`:
-  // the driver's.
-  MemberPlans(PlanSearch search, std::optional<Cluster> cluster, const std::vector<std::string>& without,
-              std::string machine, const Members& members)
+  // `cluster`: what is planned with in place of what the machines offer. `without`: devices that no plan uses.
+  // `machine`: the driver's.
+  SparePlans(PlanSearch search, std::optional<Cluster> cluster, const std::vector<std::string>& without,
+             std::string machine, const Machines& machines, DeploymentReport report)
       : search_(std::move(search)),
         cluster_(std::move(cluster)),
         without_(without.begin(), without.end()),
         machine_(std::move(machine)),
-        members_(members) {}
+        machines_(machines),
+        report_(std::move(report)) {}
 
-  // Over all members but these devices; none where nothing fits. As far as it costs nothing, devices keep the places
-  // that they have in `before`. A spare plan for the same machines, links and speeds is taken as it is.
-  MemberPlan plan(const std::set<std::string>& lost, bool quiet, const ServePlan* before = nullptr) const;
+  // The first plan, over all machines that are there.
+  ServeOutcome plan(bool quiet) const;
+  // In place of `before`, over all machines that are there: as far as it costs nothing, devices keep the places that
+  // they have. A spare plan for the same machines, links and speeds is taken as it is.
+  ServeOutcome plan_again(const ServePlan& before) const;
+  // The same without these devices, and says so; none where nothing fits.
+  std::optional<ServePlan> after_loss(const ServePlan& before, const std::set<std::string>& lost) const;
   // What `plan` is predicted to bring by what is known of its devices and links now.
   double tokens_per_s(ServePlan plan) const;
   // From now on plans are made with devices that are so many times slower than they were measured.
@@ -67,24 +69,28 @@ class MemberPlans {
     ServeOutcome outcome;
   };
 
+  struct Planned {
+    ServeOutcome outcome;
+    bool was_spare = false;
+  };
+
   Question question(const std::set<std::string>& lost) const;
   ServeOutcome answer(const Question& question, bool quiet, const ServePlan* before) const;
-  Cluster cluster_of_members(const std::vector<MemberStatus>& there) const;
+  Planned planned(const ServePlan& before, const std::set<std::string>& lost) const;
+  Cluster to_plan_with(Cluster offered) const;
 
   const PlanSearch search_;
   const std::optional<Cluster> cluster_;
   const std::set<std::string> without_;
   const std::string machine_;
-  const Members& members_;
+  const Machines& machines_;
+  const DeploymentReport report_;
   mutable std::mutex mutex_;
   std::map<std::string, double> slow_;  // guarded, and so are these
   std::vector<Spare> spares_;
 };
 
-std::set<std::string> machines_of(const ServePlan& plan);
-// For people.
-std::string describe(const MachineLink& link);
 // For people: bytes of layers that stay and that are loaded.
 std::string moves_of(const ServePlan& before, const ServePlan& after);
 
-}  // namespace motley::cli
+}  // namespace motley

@@ -1,4 +1,4 @@
-// A relay beside a coordinator or a driver, in the same process.
+// A relay in the process of a coordinator or a driver.
 #pragma once
 
 #include <fmt/format.h>
@@ -9,12 +9,12 @@
 
 #include "motley/comm/net/relay.hpp"
 
-namespace motley::cli {
+namespace motley {
 
 // Its end is not the other's: that is logged.
-class RelayBeside {
+class RelayThread {
  public:
-  explicit RelayBeside(const RelayOptions& options)
+  explicit RelayThread(const RelayOptions& options)
       : relay_(options), thread_([this, log = options.log](const std::stop_token& stop) {
           sigset_t all;  // signals are for the thread that waits for them
           sigfillset(&all);
@@ -32,4 +32,4 @@ class RelayBeside {
   std::jthread thread_;
 };
 
-}  // namespace motley::cli
+}  // namespace motley

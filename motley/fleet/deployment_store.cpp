@@ -1,4 +1,4 @@
-#include "motley/cli/deployment_store.hpp"
+#include "motley/fleet/deployment_store.hpp"
 
 #include <fcntl.h>
 #include <fmt/format.h>
@@ -15,20 +15,19 @@
 
 #include "motley/base/clock.hpp"
 #include "motley/base/error.hpp"
+#include "motley/base/paths.hpp"
 #include "motley/checkpoint/digest.hpp"
 #include "motley/checkpoint/manifest.hpp"
-#include "motley/cli/agents.hpp"
-#include "motley/comm/membership/ledger_store.hpp"
 #include "motley/comm/net/file_descriptor.hpp"
 
-namespace motley::cli {
+namespace motley {
 namespace {
 
 class FileStore : public DeploymentStore {
  public:
   explicit FileStore(const std::string& name) {
     if (name.empty()) return;
-    const std::filesystem::path folder = user_folder("XDG_STATE_HOME", ".local/state") / "deployments";
+    const std::filesystem::path folder = state_folder() / "deployments";
     std::error_code ignored;
     std::filesystem::create_directories(folder, ignored);
     file_ = folder / (name + ".json");
@@ -53,8 +52,13 @@ class FileStore : public DeploymentStore {
 // One record, which is empty after the deployment has ended. A thread keeps the lease.
 class SharedStore : public DeploymentStore {
  public:
-  SharedStore(std::string url, std::unique_ptr<LedgerStore> store, StoreReport report)
-      : url_(std::move(url)), report_(std::move(report)), store_(std::move(store)), kept_(read_record(*store_)) {
+  SharedStore(std::string url, std::unique_ptr<LedgerStore> store, std::function<std::unique_ptr<LedgerStore>()> open,
+              StoreReport report)
+      : url_(std::move(url)),
+        open_(std::move(open)),
+        report_(std::move(report)),
+        store_(std::move(store)),
+        kept_(read_record(*store_)) {
     if (store_->hold_s() > 0) thread_ = std::jthread([this](const std::stop_token& stop) { run(stop); });
   }
 
@@ -97,7 +101,7 @@ class SharedStore : public DeploymentStore {
     try {
       store_->keep();
     } catch (const StoreFenced&) {
-      std::unique_ptr<LedgerStore> next = open_ledger_store(url_);
+      std::unique_ptr<LedgerStore> next = open_();
       if (read_record(*next) != kept_) throw;
       store_ = std::move(next);
     }
@@ -123,6 +127,7 @@ class SharedStore : public DeploymentStore {
   }
 
   const std::string url_;
+  const std::function<std::unique_ptr<LedgerStore>()> open_;
   const StoreReport report_;
   mutable std::mutex mutex_;
   std::condition_variable_any wake_;
@@ -134,6 +139,15 @@ class SharedStore : public DeploymentStore {
 
 }  // namespace
 
+bool DeploymentStore::is_held() const {
+  try {
+    check_held();
+  } catch (const StoreFenced&) {
+    return false;
+  }
+  return true;
+}
+
 std::unique_ptr<DeploymentStore> store_of_port(int port) {
   return std::make_unique<FileStore>(port == 0 ? "" : std::to_string(port));
 }
@@ -144,16 +158,23 @@ std::unique_ptr<DeploymentStore> store_of_run(const std::filesystem::path& run) 
   return std::make_unique<FileStore>(fmt::format("run-{:02x}", fmt::join(std::span(digest).first<8>(), "")));
 }
 
+std::unique_ptr<DeploymentStore> shared_store(const std::string& url, std::unique_ptr<LedgerStore> held,
+                                              std::function<std::unique_ptr<LedgerStore>()> open,
+                                              const StoreReport& report) {
+  return std::make_unique<SharedStore>(url, std::move(held), std::move(open), report);
+}
+
 std::unique_ptr<DeploymentStore> open_shared_store(const std::string& url, bool standby, const StoreReport& report) {
-  if (!standby) return std::make_unique<SharedStore>(url, open_ledger_store(url), report);
+  const auto open = [url] { return open_ledger_store(url); };
+  if (!standby) return shared_store(url, open(), open, report);
   bool waited = false;
   auto ledger = wait_for_ledger_store(url, [&](const StoreFenced&) {
     waited = true;
     report("standby", fmt::format("until the driver that holds {} is gone", url));
   });
-  auto store = std::make_unique<SharedStore>(url, std::move(ledger), report);
+  auto store = shared_store(url, std::move(ledger), open, report);
   if (waited && !store->read()) return nullptr;
   return store;
 }
 
-}  // namespace motley::cli
+}  // namespace motley

@@ -1,0 +1,59 @@
+#include "motley/workers/launch.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "motley/base/error.hpp"
+
+namespace motley {
+
+std::vector<std::string> worker_devices(const ServePlan& plan) {
+  std::vector<std::string> devices;
+  for (const Stage& stage : plan.stages) devices.insert(devices.end(), stage.devices.begin(), stage.devices.end());
+  return devices;
+}
+
+std::vector<ReadRows> rows_of(const ServePlan& plan, const std::string& device, ReadsOf of) {
+  const auto stage = std::ranges::find_if(
+      plan.stages, [&](const Stage& one) { return std::ranges::find(one.devices, device) != one.devices.end(); });
+  if (stage == plan.stages.end())
+    throw input_error(fmt::format("{} is in no stage of the plan", device), "name a device that the plan uses");
+  const auto rank = static_cast<std::size_t>(std::ranges::find(stage->devices, device) - stage->devices.begin());
+  const Architecture& arch = plan.model.arch;
+  const Shard shard =
+      make_shards(arch, static_cast<int>(stage->devices.size()), stage->shares, stage->weight_type).at(rank);
+  std::vector<ReadRows> read;
+  const auto add_all = [&](const std::vector<TensorSpec>& tensors) {
+    for (const TensorSpec& tensor : tensors) read.push_back({tensor.name, slice_of(arch, tensor, shard).rows});
+  };
+  const auto add = [&](const LayerRange& layers, bool embedding, bool head) {
+    for (std::int64_t layer = layers.first; layer < layers.end; ++layer) add_all(block_tensors(arch, layer));
+    if (embedding) add_all(embedding_tensors(arch));
+    if (head) add_all(head_tensors(arch));
+  };
+  add(stage->layers, stage->embedding, stage->head);
+  if (of == ReadsOf::standby_too)
+    for (const StandbyWeights& standby : stage->standby_weights)
+      add(standby.layers, standby.layers.first == 0, standby.layers.end == arch.layers);
+  return read;
+}
+
+void launch_workers(Workers& workers, const ServePlan& plan, std::uint64_t epoch, const CacheHandover& handover) {
+  Launch launch{.plan_json = to_json(write(plan)), .epoch = epoch, .workers = {}, .handover = handover};
+  for (const Worker& worker : workers) launch.workers.push_back(worker.at);
+  const std::string message = encode(launch);
+  auto worker = workers.begin();
+  for (const Stage& stage : plan.stages)
+    for (int rank = 0; rank < std::ssize(stage.devices); ++rank, ++worker) {
+      worker->stage = stage.id;
+      worker->rank = rank;
+      worker->link->send(message);
+    }
+}
+
+void ask_to_preload(const Worker& worker, const ServePlan& plan) {
+  worker.link->send(encode(Preload{.plan_json = to_json(write(plan))}));
+}
+
+}  // namespace motley
