@@ -20,6 +20,10 @@ namespace motley {
 
 constexpr double agent_alive_every_s = 0.5;
 
+constexpr std::size_t max_members = 1024;
+constexpr std::size_t max_offered_devices = 64;                // of one member
+constexpr std::size_t max_held_ranges = std::size_t{1} << 16;  // likewise
+
 constexpr const char* agents_service = "agents";
 constexpr const char* weights_service = "weights";
 
@@ -34,7 +38,7 @@ struct OfferedDevice {
 };
 
 struct AgentReport {
-  std::vector<OfferedDevice> devices;
+  BoundedList<OfferedDevice, max_offered_devices> devices;
   std::string fabric_address = {};   // where it takes connections of other agents, to measure links
   std::string weights_address = {};  // where it takes connections to the service `weights`; empty: nowhere
   bool operator==(const AgentReport&) const = default;
@@ -48,7 +52,7 @@ struct Weights {
 
 // All that an agent holds of the weights, for others to fetch. It replaces what the agent told before.
 struct HeldChunks {
-  std::vector<ChunkRange> chunks;  // in order
+  BoundedList<ChunkRange, max_held_ranges> chunks;  // in order
   bool operator==(const HeldChunks&) const = default;
 };
 
@@ -56,11 +60,11 @@ struct HeldChunks {
 // was told before.
 struct WeightsSource {
   std::string name, address;  // as AgentReport::weights_address
-  std::vector<ChunkRange> chunks;
+  BoundedList<ChunkRange, max_held_ranges> chunks;
   bool operator==(const WeightsSource&) const = default;
 };
 struct WeightsSources {
-  std::vector<WeightsSource> sources;
+  BoundedList<WeightsSource, max_members> sources;
   bool operator==(const WeightsSources&) const = default;
 };
 
@@ -78,7 +82,7 @@ struct ProbeMember {
 struct ProbeLinks {
   std::uint64_t number = 0;  // of this probe; never used again
   double seconds = 0;        // of traffic, about
-  std::vector<ProbeMember> members;
+  BoundedList<ProbeMember, max_members> members;
   bool operator==(const ProbeLinks&) const = default;
 };
 // From one to another of them, by their places.
@@ -91,7 +95,7 @@ struct ProbedLink {
 // The first of them knows all links, the others that they are done.
 struct ProbedLinks {
   std::uint64_t number = 0;
-  std::vector<ProbedLink> links;
+  BoundedList<ProbedLink, max_members * max_members> links;
   std::string failure;  // where it is not empty: there are no links
   bool operator==(const ProbedLinks&) const = default;
 };
@@ -99,15 +103,15 @@ struct ProbedLinks {
 // An earlier worker of the device ends first.
 struct StartWorker {
   std::string device;
-  std::uint64_t start = 0;      // its number, by which worker and agent name it: never used again
-  std::vector<ChunkId> chunks;  // that it reads
+  std::uint64_t start = 0;                       // its number, by which worker and agent name it: never used again
+  BoundedList<ChunkId, max_file_chunks> chunks;  // that it reads
   bool operator==(const StartWorker&) const = default;
 };
 // For a worker that runs and is to be launched with another part of the model.
 struct FetchWeights {
   std::string device;
-  std::uint64_t start = 0;      // a number of its own
-  std::vector<ChunkId> chunks;  // that it reads then
+  std::uint64_t start = 0;                       // a number of its own
+  BoundedList<ChunkId, max_file_chunks> chunks;  // that it reads then
   bool operator==(const FetchWeights&) const = default;
 };
 struct EndWorker {
@@ -127,7 +131,7 @@ struct Fetched {
   std::string device;
   std::uint64_t start = 0;
   std::uint64_t bytes = 0, of_bytes = 0;
-  std::vector<FetchedFrom> from = {};  // where they came from
+  BoundedList<FetchedFrom, max_members> from = {};  // where they came from
   bool operator==(const Fetched&) const = default;
 };
 
@@ -170,8 +174,6 @@ struct ChunkRequest {
 };
 
 constexpr std::size_t max_chunk_request_bytes = 1024;
-constexpr std::size_t max_members = 1024;
-constexpr std::size_t max_held_ranges = std::size_t{1} << 16;  // of one member
 constexpr std::size_t max_agent_message_bytes = std::size_t{64} << 20;
 constexpr std::size_t max_agent_news_bytes = std::size_t{32} << 20;  // in a message to the driver: of all links
 

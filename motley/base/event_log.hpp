@@ -11,6 +11,9 @@
 
 namespace motley {
 
+// ("joined", "box, 1 device"), or how far something has come: ("digests", "50 %").
+using Report = std::function<void(const std::string& what, const std::string& detail)>;
+
 struct Event {
   double elapsed_s = 0;
   std::string what, detail;

@@ -19,7 +19,6 @@ std::filesystem::path python_packages();
 inline constexpr const char* environment_hint =
     "run `./dev setup` in the source tree, or name an environment that has it in MOTLEY_VENV (docs/install.md)";
 
-
 // "motley" in the folder that the variable names, or else in the home folder's `otherwise`: of this user, who alone can
 // write there. Throws an environment error where this user has none.
 std::filesystem::path user_folder(const char* variable, const char* otherwise);

@@ -10,23 +10,28 @@
 #include <string>
 #include <vector>
 
+#include "motley/base/bounded.hpp"
+
 namespace motley {
 
 constexpr std::uint64_t chunk_bytes = std::uint64_t{8} << 20;
 
 using ChunkDigest = std::array<std::byte, 32>;  // SHA-256
 
+constexpr std::size_t max_manifest_files = 65536;
+constexpr std::size_t max_file_chunks = std::size_t{1} << 20;  // 8 TiB
+
 struct ManifestFile {
   std::string name;  // without folder
   std::uint64_t bytes = 0;
-  std::uint64_t header_bytes = 0;    // that whoever opens the model reads
-  std::vector<ChunkDigest> digests;  // of each chunk_bytes; the last chunk may be shorter
+  std::uint64_t header_bytes = 0;                     // that whoever opens the model reads
+  BoundedList<ChunkDigest, max_file_chunks> digests;  // of each chunk_bytes; the last chunk may be shorter
   bool operator==(const ManifestFile&) const = default;
 };
 
 struct ModelManifest {
   std::string opens;  // the file to be opened; empty: their folder
-  std::vector<ManifestFile> files;
+  BoundedList<ManifestFile, max_manifest_files> files;
   // "3f…", 64 hexadecimal digits: of all that is above.
   std::string digest() const;
   bool operator==(const ModelManifest&) const = default;

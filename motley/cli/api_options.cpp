@@ -6,6 +6,10 @@
 
 namespace motley::cli {
 
+void add_operator_key_option(CLI::App& verb, std::string& key, const std::string& help) {
+  verb.add_option("--operator-key", key, help)->envname("MOTLEY_OPERATOR_KEY")->type_name("KEY");
+}
+
 void add_api_options(CLI::App& verb, ApiOptions& options) {
   verb.add_option("--api-key", options.api_key, "Key that clients must send as a bearer token")
       ->envname("MOTLEY_API_KEY")
@@ -28,7 +32,7 @@ void add_api_options(CLI::App& verb, ApiOptions& options) {
       ->check(CLI::Range(1, 1 << 20));
 }
 
-void apply_api_options(const ApiOptions& options, OperatorKey& key, ServeSettings& settings) {
+void apply_api_options(const ApiOptions& options, const OperatorKey& key, ServeSettings& settings) {
   if (key.text() == options.api_key)
     throw input_error("--operator-key and --api-key are the same: every client could change the deployment",
                       "give two keys, or leave out --operator-key");
@@ -36,14 +40,19 @@ void apply_api_options(const ApiOptions& options, OperatorKey& key, ServeSetting
   settings.operator_key = key.text();
   settings.origins = options.origins;
   settings.new_per_address = static_cast<std::size_t>(options.new_per_address);
+}
+
+void serve(const ServePlan& plan, ServedDeployment& deployment, StopSignals& signals, const ServeSettings& settings,
+           OperatorKey& key) {
+  PlanServer server(plan, deployment, signals, settings);
   // A server without its file still serves: commands to it then need a key that was chosen.
-  settings.on_listening = [&key, host = settings.host, report = settings.report](int port) {
-    try {
-      key.keep(host, port);
-    } catch (const Error& error) {
-      report("operator", with_hint(error));
-    }
-  };
+  try {
+    key.keep(settings.host, server.port());
+  } catch (const Error& error) {
+    settings.report("operator", with_hint(error));
+  }
+  server.start();
+  server.run();
 }
 
 }  // namespace motley::cli

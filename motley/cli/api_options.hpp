@@ -5,8 +5,8 @@
 #include <string>
 #include <vector>
 
-#include "motley/cli/operator_key.hpp"
-#include "motley/server/serve_settings.hpp"
+#include "motley/server/operator_key.hpp"
+#include "motley/server/serve.hpp"
 
 namespace motley::cli {
 
@@ -16,10 +16,17 @@ struct ApiOptions {
   int new_per_address = 512;
 };
 
+// --operator-key of the server or of a command to it.
+void add_operator_key_option(CLI::App& verb, std::string& key, const std::string& help);
+
 // --api-key, --operator-key, --cors, --new-per-address.
 void add_api_options(CLI::App& verb, ApiOptions& options);
 
-// For a server whose operator has this key: it must outlive the serving.
-void apply_api_options(const ApiOptions& options, OperatorKey& key, ServeSettings& settings);
+// Throws an input error where clients could change the deployment.
+void apply_api_options(const ApiOptions& options, const OperatorKey& key, ServeSettings& settings);
+
+// Serves until a signal; its user's commands find the key of `settings` by themselves.
+void serve(const ServePlan& plan, ServedDeployment& deployment, StopSignals& signals, const ServeSettings& settings,
+           OperatorKey& key);
 
 }  // namespace motley::cli

@@ -3,9 +3,7 @@
 
 #include <csignal>
 #include <cstdio>
-#include <future>
 #include <iostream>
-#include <optional>
 #include <thread>
 
 #include "motley/base/printable.hpp"
@@ -13,6 +11,8 @@
 #include "motley/cli/command.hpp"
 #include "motley/cli/serving.hpp"
 #include "motley/server/client.hpp"
+#include "motley/server/serve.hpp"
+#include "motley/serving/local_deployment.hpp"
 
 namespace motley::cli {
 namespace {
@@ -31,28 +31,19 @@ struct ChatOptions {
 // A server of our own, for as long as the conversation lasts.
 class OwnServer {
  public:
-  OwnServer(const ServingOptions& options, bool quiet) : events_(shown(quiet)) {
-    ServePlan plan = serving_plan(options);
-    ServeSettings settings = serve_settings(options, plan, events_);
-    settings.port = 0;
-    fleet_.emplace(local_fleet(options));
-    std::promise<int> port;
-    auto ready = port.get_future();
-    settings.on_ready = [&port](int number) { port.set_value(number); };
-    thread_ = std::thread([this, plan = std::move(plan), settings = std::move(settings), &port]() mutable {
+  OwnServer(const ServingOptions& options, bool quiet)
+      : events_(shown(quiet)),
+        plan_(serving_plan(options)),
+        deployment_(local_fleet(options)),
+        server_(plan_, deployment_, signals_, settings(options)) {
+    server_.start();
+    thread_ = std::thread([this] {
       try {
-        StopSignals signals(interrupted);
-        exit_code_ = serve_plan(std::move(plan), *fleet_, signals, std::move(settings));
-      } catch (...) {
-        port.set_exception(std::current_exception());
+        server_.run();
+      } catch (const Error&) {
+        // Its requests have failed with it.
       }
     });
-    try {
-      address_.port = std::to_string(ready.get());
-    } catch (...) {
-      thread_.join();
-      throw;
-    }
   }
   ~OwnServer() {
     ::kill(::getpid(), SIGTERM);  // drains, as Ctrl-C does
@@ -60,14 +51,21 @@ class OwnServer {
   }
   OwnServer(const OwnServer&) = delete;
   OwnServer& operator=(const OwnServer&) = delete;
-  const ServerAddress& address() const { return address_; }
+  ServerAddress address() const { return {.port = std::to_string(server_.port())}; }
 
  private:
+  ServeSettings settings(const ServingOptions& options) {
+    ServeSettings own = serve_settings(options, plan_, events_);
+    own.port = 0;
+    return own;
+  }
+
   EventLog events_;
-  ServerAddress address_;
-  std::optional<LocalFleet> fleet_;
+  const ServePlan plan_;
+  LocalDeployment deployment_;
+  StopSignals signals_{interrupted};
+  PlanServer server_;
   std::thread thread_;
-  int exit_code_ = 0;
 };
 
 Value turn(const std::string& role, const std::string& text) {

@@ -109,10 +109,6 @@ void warn(const std::vector<std::string>& warnings, bool quiet) {
   for (const auto& warning : warnings) fmt::print(stderr, "warning: {}\n", printable(warning));
 }
 
-std::string counted(std::size_t count, std::string_view noun) {
-  return fmt::format("{} {}{}", count, noun, count == 1 ? "" : "s");
-}
-
 DType parse_dtype_option(const std::string& text, const std::string& option) {
   std::vector<std::string> names;
   for (const auto& entry : enum_names<DType>()) {

@@ -88,9 +88,6 @@ void check_output_folder(const Output& output);
 // "warning: ..." on stderr, each of them; nothing where quiet.
 void warn(const std::vector<std::string>& warnings, bool quiet);
 
-// "1 machine", "2 machines".
-std::string counted(std::size_t count, std::string_view noun);
-
 DType parse_dtype_option(const std::string& text, const std::string& option);
 // A type that the engine has kernels for or will have: no integers. None of an empty text.
 std::optional<DType> runnable_dtype(const std::string& text, const std::string& option, Use use);

@@ -2,7 +2,6 @@
 #include <unistd.h>
 
 #include <csignal>
-#include <ctime>
 #include <memory>
 #include <optional>
 #include <stop_token>
@@ -14,7 +13,6 @@
 #include "motley/cli/gathering_options.hpp"
 #include "motley/comm/authority/group_folder.hpp"
 #include "motley/comm/membership/coordinator_server.hpp"
-#include "motley/comm/net/handshake.hpp"
 #include "motley/comm/net/relay_thread.hpp"
 
 namespace motley::cli {
@@ -33,20 +31,6 @@ struct CoordinateOptions {
   std::uint32_t minimum_size = 1, maximum_size = 1024, stages = 1;
   bool standby = false, quiet = false;
 };
-
-// Members that ask for their certificates believe no other name.
-void check_coordinators_certificate(const std::string& certificate, const std::string& folder) {
-  const CertificateFacts facts = certificate_facts(certificate);
-  const std::string renewal = fmt::format(
-      "run rm {0}/certificate.pem {0}/key.pem, then on the machine with the authority's key: motley group issue DIR "
-      "{1} -o {0}",
-      folder, coordinator_name);
-  if (facts.name != coordinator_name)
-    throw input_error(fmt::format("{}/certificate.pem names \"{}\", not \"{}\"", folder, facts.name, coordinator_name),
-                      renewal);
-  if (facts.expires_s <= std::time(nullptr))
-    throw input_error(fmt::format("{}/certificate.pem has expired", folder), renewal);
-}
 
 CoordinatorServerOptions server_options(const CoordinateOptions& options) {
   CoordinatorServerOptions server;

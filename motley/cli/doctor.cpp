@@ -13,8 +13,9 @@
 #include "motley/base/proc_value.hpp"
 #include "motley/base/units.hpp"
 #include "motley/base/version.hpp"
+#include "motley/base/worker_program.hpp"
 #include "motley/cli/command.hpp"
-#include "motley/cli/worker_program.hpp"
+#include "motley/model/known_models.hpp"
 #include "motley/model/model.hpp"
 #include "motley/report/table.hpp"
 
@@ -74,29 +75,11 @@ Finding environment() {
   }
 }
 
-// The largest of data/models whose weights fit, beside what plans reserve and the keys and values of a few prompts.
-std::optional<std::string> largest_that_fits(std::int64_t free_bytes, DType type) {
-  constexpr std::int64_t reserve_bytes = std::int64_t{1} << 30, tokens = 4096;
-  std::optional<std::string> largest;
-  std::int64_t most = 0;
-  std::error_code none;
-  for (const auto& entry : std::filesystem::directory_iterator(data_folder() / "models", none)) {
-    if (!std::filesystem::exists(entry.path() / "config.json")) continue;
-    const Architecture arch = read_model(entry.path().string()).arch;
-    const std::int64_t parameters = total_parameters(arch);
-    const std::int64_t kv_bytes = 2 * arch.layers * tokens * bytes_of(DType::bf16, arch.kv_heads * arch.head_dim);
-    if (parameters <= most || bytes_of(type, parameters) + kv_bytes + reserve_bytes > free_bytes) continue;
-    most = parameters;
-    largest = entry.path().filename().string();
-  }
-  return largest;
-}
-
 std::string room_text(std::int64_t free_bytes) {
   std::string text;
   try {
     for (const DType type : {DType::bf16, DType::q4_k})
-      if (const auto model = largest_that_fits(free_bytes, type))
+      if (const auto model = largest_known_model(free_bytes, type))
         text += fmt::format("{}{} in {}", text.empty() ? ", room for " : " or ", *model, name_of(type));
   } catch (const Error&) {
     // data() has said it.

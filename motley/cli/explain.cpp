@@ -5,16 +5,16 @@
 #include <algorithm>
 
 #include "motley/base/units.hpp"
-#include "motley/cli/losses.hpp"
 #include "motley/cli/planning.hpp"
 #include "motley/cost/serve/serve_cost.hpp"
 #include "motley/cost/serve/serve_forms.hpp"
-#include "motley/cost/serve/step_time.hpp"
 #include "motley/cost/train/train_cost.hpp"
+#include "motley/planner/serve/if_lost.hpp"
 #include "motley/report/compare_report.hpp"
 #include "motley/report/cost_report.hpp"
-#include "motley/report/offload_report.hpp"
 #include "motley/report/plan_report.hpp"
+#include "motley/report/status_report.hpp"
+#include "motley/report/steps_report.hpp"
 #include "motley/report/table.hpp"
 
 namespace motley::cli {
@@ -36,102 +36,11 @@ std::string explanation(const ServeCost& cost, const std::string& form, int dept
                      routes.render(), term_report(cost.tree, depth));
 }
 
-// A stage that offloads, in steps that decode so many sequences.
-struct StreamedSteps {
-  const Stage* stage = nullptr;
-  std::int64_t sequences = 1;
-  double step_s = 0;
-  Resource binding = Resource::device;
-};
-
-// Of one step on each stage: what the scheduler goes by (docs/server.md).
-struct StageSteps {
-  std::string route, stage;
-  double one_token_s = 0;
-  double sequences_s = 0;  // a decode of as many sequences as a step takes
-  double full_s = 0;       // a chunk of a prompt, of as many tokens
-  std::optional<double> tokens_at_no_cost;
-  std::optional<StreamedSteps> streamed = {};
-};
-
-std::vector<StageSteps> steps_of(const ServePlan& plan, const ServeCost& cost, const CostOptions& options) {
-  std::vector<StageSteps> steps;
-  const StepTimes times(plan, options);
-  const double context = plan.workload.mean_prompt_tokens() + plan.workload.mean_output_tokens() / 2;
-  const auto full = static_cast<double>(plan.step.max_tokens), most = static_cast<double>(plan.step.max_sequences);
-  for (std::size_t route = 0; route < plan.routes.size(); ++route) {
-    const std::vector<Hop>& path = plan.routes[route].path;
-    const std::size_t decoding = hand_over_hop(plan, plan.routes[route]).value_or(path.size());
-    for (std::size_t hop = 0; hop < path.size(); ++hop) {
-      const StageTime time = hop < decoding ? times.stage({route, 0, decoding}, hop)
-                                            : times.stage({route, decoding, path.size() - decoding}, hop - decoding);
-      steps.push_back(
-          {.route = plan.routes[route].id,
-           .stage = path[hop].stage,
-           .one_token_s = time.seconds({.tokens = 1, .context = context, .cached = context, .logits = 1}),
-           .sequences_s = time.seconds({.tokens = most, .context = context, .cached = most * context, .logits = most}),
-           .full_s = time.seconds({.tokens = full, .context = full / 2, .cached = full / 2, .logits = 1}),
-           .tokens_at_no_cost = time.tokens_at_no_cost()});
-      if (!time.pass) continue;
-      const RouteCost& priced = cost.routes.at(route);
-      StreamedSteps streamed{.stage = &plan.stage(path[hop].stage),
-                             .sequences = sequences_per_step(priced.batch, priced.micro_batches)};
-      const auto sequences = static_cast<double>(streamed.sequences);
-      const ResourceSeconds seconds = time.pass->resources(
-          {.tokens = sequences, .context = context, .cached = sequences * context, .logits = sequences});
-      streamed.binding = busiest(seconds);
-      streamed.step_s = std::ranges::max(seconds);
-      steps.back().streamed = streamed;
-    }
-  }
-  return steps;
-}
-
 // The settings that count for a single step.
 CostOptions overheads(const std::vector<std::string>& settings) {
   CostOptions cost = cost_options("motley", settings);
   std::erase_if(cost.settings, [](const auto& setting) { return !setting.first.ends_with("_overhead_s"); });
   return cost;
-}
-
-std::string steps_report(const std::vector<StageSteps>& steps, const StepLimits& most) {
-  Table table({{"stage"},
-               {"one token", Align::right},
-               {fmt::format("{} sequences", most.max_sequences), Align::right},
-               {"tokens at no cost", Align::right},
-               {fmt::format("{} tokens", most.max_tokens), Align::right}});
-  for (const StageSteps& step : steps)
-    table.add({step.stage, human_seconds(step.one_token_s), human_seconds(step.sequences_s),
-               step.tokens_at_no_cost ? fmt::format("{:.0f}", *step.tokens_at_no_cost)
-               : step.streamed        ? "streams"
-                                      : "measured",
-               human_seconds(step.full_s)});
-  std::string text = "\nhow long a step takes\n" + table.render();
-  for (const StageSteps& step : steps)
-    if (const auto& streamed = step.streamed)
-      text += fmt::format("{} {}: {} for a step of {} sequences, bound by {}\n", step.stage,
-                          streaming_text(*streamed->stage), human_seconds(streamed->step_s), streamed->sequences,
-                          resource_text(name_of(streamed->binding)));
-  return text;
-}
-
-Value steps_json(const std::vector<StageSteps>& steps) {
-  Value::Array entries;
-  for (const StageSteps& step : steps) {
-    Value entry = Value::object({{"route", step.route},
-                                 {"stage", step.stage},
-                                 {"one_token_s", step.one_token_s},
-                                 {"max_sequences_s", step.sequences_s},
-                                 {"full_step_s", step.full_s}});
-    if (step.tokens_at_no_cost) entry.set("tokens_at_no_cost", *step.tokens_at_no_cost);
-    if (const auto& streamed = step.streamed) {
-      entry.set("sequences", streamed->sequences);
-      entry.set("decode_step_s", streamed->step_s);
-      entry.set("binding", std::string(name_of(streamed->binding)));
-    }
-    entries.push_back(std::move(entry));
-  }
-  return Value(std::move(entries));
 }
 
 int explain_changes(const ServePlan& plan, const Changes& changes, const Output& output) {
@@ -166,8 +75,8 @@ int explain(const ServePlan& plan, const ExplainOptions& options) {
   }
   text += doubts_report(doubted, cost.tokens_per_s);
   if (options.if_lost) {
-    const std::vector<Loss> losses = losses_of(plan);
-    json.set("if_lost", losses_value(losses));
+    const Value losses = losses_value(losses_of(plan));
+    json.set("if_lost", losses);
     text += "\n" + losses_report(losses, plan.predicted.tokens_per_s);
   }
   emit(options.output, json, text);

@@ -36,7 +36,8 @@ double token_lifetime_s(const std::string& text) {
 
 // `motley join` on this machine.
 std::vector<std::string> own_agent(const MachineOptions& machine, const std::string& name) {
-  std::vector<std::string> words{std::filesystem::read_symlink("/proc/self/exe").string(), "join", "-q", "--name", name};
+  std::vector<std::string> words{std::filesystem::read_symlink("/proc/self/exe").string(), "join", "-q", "--name",
+                                 name};
   if (!machine.memory.empty()) words.insert(words.end(), {"--memory", machine.memory});
   if (machine.devices > 1) words.insert(words.end(), {"--devices", std::to_string(machine.devices)});
   if (machine.threads > 0) words.insert(words.end(), {"--device-threads", std::to_string(machine.threads)});

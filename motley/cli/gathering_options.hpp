@@ -27,8 +27,8 @@ CLI::Option* add_store_option(CLI::App& verb, std::string& store, const std::str
 // --max-handshakes.
 void add_handshakes_option(CLI::App& verb, std::size_t& most);
 
-// But for model and stop. Throws an input error for what no machine can offer or be called, and for a --token-lifetime that
-// is not above 0.
+// But for model and stop. Throws an input error for what no machine can offer or be called, and for a --token-lifetime
+// that is not above 0.
 GatheringOptions gathering_options(const GatheringFlags& flags, EventLog& events);
 
 }  // namespace motley::cli

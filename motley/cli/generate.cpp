@@ -2,6 +2,7 @@
 
 #include "motley/cli/command.hpp"
 #include "motley/cli/serving.hpp"
+#include "motley/serving/local_deployment.hpp"
 
 namespace motley::cli {
 
@@ -31,9 +32,8 @@ void add_generate(CLI::App& parent, Action& action) {
     action = [options] {
       const ServePlan plan = serving_plan(options->serving);
       EventLog events(shown(options->quiet));
-      ServeSettings settings = serve_settings(options->serving, plan, events);
-      LocalFleet fleet(local_fleet(options->serving));
-      return generate_answers(plan, fleet, std::move(settings), options->files);
+      LocalDeployment deployment(local_fleet(options->serving));
+      return generate_answers(plan, deployment, serve_settings(options->serving, plan, events), options->files);
     };
   });
 }

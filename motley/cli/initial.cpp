@@ -7,8 +7,8 @@
 #include "motley/base/paths.hpp"
 #include "motley/base/units.hpp"
 #include "motley/cli/command.hpp"
-#include "motley/cli/named_model.hpp"
 #include "motley/convert/initial_weights.hpp"
+#include "motley/hub/named_model.hpp"
 
 namespace motley::cli {
 namespace {

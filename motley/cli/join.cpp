@@ -10,14 +10,14 @@
 #include "motley/agent/machine.hpp"
 #include "motley/base/environment_error.hpp"
 #include "motley/base/units.hpp"
+#include "motley/base/worker_program.hpp"
 #include "motley/checkpoint/checkpoint.hpp"
 #include "motley/cli/agents.hpp"
 #include "motley/cli/command.hpp"
-#include "motley/cli/named_model.hpp"
 #include "motley/cli/serving.hpp"
-#include "motley/cli/worker_program.hpp"
 #include "motley/comm/authority/group_folder.hpp"
 #include "motley/comm/net/file_descriptor.hpp"
+#include "motley/hub/named_model.hpp"
 
 namespace motley::cli {
 namespace {

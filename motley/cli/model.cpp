@@ -4,11 +4,11 @@
 #include <cmath>
 
 #include "motley/base/printable.hpp"
-#include "motley/base/units.hpp"
 #include "motley/cli/command.hpp"
-#include "motley/cli/named_model.hpp"
+#include "motley/hub/named_model.hpp"
+#include "motley/model/warnings.hpp"
 #include "motley/report/description_report.hpp"
-#include "motley/report/table.hpp"
+#include "motley/report/rank_bytes.hpp"
 
 namespace motley::cli {
 namespace {
@@ -23,25 +23,6 @@ struct MemoryOptions {
   StepLimits step;
   Output output;
 };
-
-Value model_json(const Model& model) {
-  const Architecture& a = model.arch;
-  return Value::object({{"name", model.name},
-                        {"family", a.family},
-                        {"layers", a.layers},
-                        {"hidden", a.hidden},
-                        {"heads", a.heads},
-                        {"kv_heads", a.kv_heads},
-                        {"head_dim", a.head_dim},
-                        {"ffn", a.ffn},
-                        {"vocabulary", a.vocabulary},
-                        {"context_tokens", a.context},
-                        {"tied_embeddings", a.tied_embeddings},
-                        {"parameters", total_parameters(a)},
-                        {"block_parameters", block_parameters(a)},
-                        {"flop_per_token", static_cast<double>(a.layers) * block_flops(a, 0) + head_flops(a)},
-                        {"kv_bytes_per_token", a.layers * kv_bytes_per_token(a, DType::bf16)}});
-}
 
 // "A,B": half-open, as in plans.
 LayerRange parse_layers(const std::string& text, std::int64_t layers) {
@@ -77,33 +58,12 @@ int memory(const MemoryOptions& options) {
       throw input_error(fmt::format("--shares must sum to 1, found {:.6g}", sum),
                         "give one fraction per rank, as in --shares 0.5,0.25,0.25");
   }
-  const auto shards = make_shards(model.arch, options.degree, options.shares, weight_type);
-
-  Table table({{"rank", Align::right},
-               {"heads", Align::right},
-               {"kv heads", Align::right},
-               {"ffn", Align::right},
-               {"weights", Align::right},
-               {"kv", Align::right},
-               {"buffers", Align::right},
-               {"total", Align::right}});
-  Value ranks = Value::array();
-  for (std::size_t rank = 0; rank < shards.size(); ++rank) {
-    const Shard& shard = shards[rank];
-    const std::int64_t weights = weight_bytes(model.arch, stage, shard, weight_type);
-    const std::int64_t kv =
-        kv_cache_bytes(model.arch, stage.layers, shard, kv_type, options.kv_tokens, options.step.block_tokens);
-    const std::int64_t activations = activation_bytes(model.arch, stage, shard, weight_type, options.step);
-    const auto show = [](std::int64_t bytes) { return human_bytes(static_cast<double>(bytes)); };
-    table.add({fmt::format("{}", rank), fmt::format("{}", shard.heads.size()), fmt::format("{}", shard.kv_heads.size()),
-               fmt::format("{}", shard.ffn.size()), show(weights), show(kv), show(activations),
-               show(weights + kv + activations)});
-    ranks.push_back(Value::object({{"weights_bytes", weights}, {"kv_bytes", kv}, {"activations_bytes", activations}}));
-  }
-  emit(options.output, Value::object({{"ranks", ranks}}),
+  const std::vector<RankBytes> ranks = rank_bytes(model.arch, stage, options.degree, options.shares, weight_type,
+                                                  kv_type, options.kv_tokens, options.step);
+  emit(options.output, rank_bytes_json(ranks),
        fmt::format("{}: layers {}-{} on {} device{}, {} weights, room for {} tokens of {} keys and values\n{}",
                    printable(model.name), layers.first, layers.end - 1, options.degree, options.degree == 1 ? "" : "s",
-                   name_of(weight_type), options.kv_tokens, name_of(kv_type), table.render()));
+                   name_of(weight_type), options.kv_tokens, name_of(kv_type), rank_bytes_report(ranks)));
   return 0;
 }
 

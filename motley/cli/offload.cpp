@@ -3,16 +3,17 @@
 
 #include <cstdio>
 
-#include "motley/base/hints.hpp"
 #include "motley/base/printable.hpp"
 #include "motley/base/units.hpp"
 #include "motley/cli/explain.hpp"
-#include "motley/cli/named_model.hpp"
 #include "motley/cli/planning.hpp"
 #include "motley/cluster/warnings.hpp"
 #include "motley/cost/offload/flexgen_plan.hpp"
 #include "motley/cost/offload/offload_cost.hpp"
+#include "motley/hub/named_model.hpp"
+#include "motley/model/warnings.hpp"
 #include "motley/planner/offload/offload.hpp"
+#include "motley/planner/offload/plan_changed.hpp"
 #include "motley/report/cost_report.hpp"
 #include "motley/report/offload_report.hpp"
 #include "motley/report/table.hpp"
@@ -76,52 +77,10 @@ int plan_and_show(const OffloadVerbOptions& options) {
 
 // ---- explain ----
 
-// "host_memory=128 GiB" or "disk.read=5 GB/s", of the plan's machine.
-void change_machine(MachineDescription& machine, const std::string& text) {
-  const auto equals = text.find('=');
-  const std::string key = text.substr(0, equals), value = equals == std::string::npos ? "" : text.substr(equals + 1);
-  const std::vector<std::string> keys = {"host_memory", "disk.capacity", "disk.read", "disk.write"};
-  if (equals == std::string::npos || std::find(keys.begin(), keys.end(), key) == keys.end())
-    throw input_error(fmt::format("--what-if of an offload plan needs a figure of its machine, found \"{}\"", text),
-                      did_you_mean(key, keys,
-                                   "use host_memory, disk.capacity, disk.read or disk.write, as in "
-                                   "--what-if \"disk.read=5 GB/s\""));
-  if (key == "host_memory") {
-    machine.host_memory_bytes = static_cast<std::int64_t>(parse_bytes_option(value, "--what-if"));
-    return;
-  }
-  if (!machine.disk)
-    throw input_error(fmt::format("--what-if \"{}\": machine \"{}\" has no disk", text, machine.name),
-                      "describe one in the cluster file and plan again");
-  if (key == "disk.capacity") {
-    machine.disk->capacity_bytes = static_cast<std::int64_t>(parse_bytes_option(value, "--what-if"));
-    return;
-  }
-  machine.disk->both_bytes_per_s = 0;
-  (key == "disk.read" ? machine.disk->read_bytes_per_s : machine.disk->write_bytes_per_s) =
-      parse_quantity(value, Dimension::bytes_per_s);
-}
-
-OffloadOptions options_of(const OffloadPlan& plan, const CostOptions& cost) {
-  OffloadOptions options{.cost = cost};
-  options.device = plan.device;
-  options.weight_type = plan.weight_type;
-  options.kv_type = plan.kv_type;
-  options.block_tokens = plan.block_tokens;
-  return options;
-}
-
 int explain_changes(const OffloadPlan& plan, const ExplainOptions& options, const CostOptions& cost) {
   if (!options.changes.without.empty() || !options.changes.add.empty())
     throw input_error("--without and --add are for serving plans", "change the machine with --what-if");
-  ClusterDescription description = plan.cluster.description;
-  const int device = plan.cluster.find_device(plan.device);
-  const int machine = plan.cluster.devices[static_cast<std::size_t>(device)].machine;
-  const int described = plan.cluster.machines[static_cast<std::size_t>(machine)].description;
-  for (const std::string& change : options.changes.what_if)
-    change_machine(description.machines[static_cast<std::size_t>(described)], change);
-  const Cluster cluster = resolve(std::move(description), "the cluster with --what-if");
-  const OffloadOutcome outcome = plan_offload(cluster, plan.model, plan.workload, options_of(plan, cost));
+  const OffloadOutcome outcome = plan_changed(plan, options.changes.what_if, cost);
   if (!outcome.plan) return emit_infeasible(options.output, outcome.reason, outcome.hint, options.file);
   const OffloadPlan& changed = *outcome.plan;
   Table table({{""}, {"as planned", Align::right}, {"changed", Align::right}});

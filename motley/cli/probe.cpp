@@ -7,18 +7,19 @@
 
 #include "motley/base/printable.hpp"
 #include "motley/base/units.hpp"
+#include "motley/base/worker_program.hpp"
 #include "motley/cli/command.hpp"
-#include "motley/cli/named_model.hpp"
 #include "motley/cli/probe_members.hpp"
-#include "motley/cli/worker_program.hpp"
 #include "motley/cluster/write.hpp"
 #include "motley/cost/form/term.hpp"
+#include "motley/hub/named_model.hpp"
 #include "motley/plan/served.hpp"
 #include "motley/plan/train.hpp"
 #include "motley/probe/fit/probe_schedule.hpp"
 #include "motley/probe/probe.hpp"
 #include "motley/probe/probe_report.hpp"
 #include "motley/probe/train_probe.hpp"
+#include "motley/server/answer_times.hpp"
 
 namespace motley::cli {
 namespace {
@@ -129,7 +130,6 @@ int probe_and_write(const ProbeCommand& options) {
   const bool has_tokenizer = std::filesystem::exists(std::filesystem::path(options.model) / "tokenizer.json");
   ProbeOptions asked{.cluster = cluster,
                      .shape = shape,
-                     .text_folder = has_tokenizer ? options.model : "",
                      .worker_program = prepare_worker_program(),
                      .backend = options.backend,
                      .transport = options.transport,
@@ -139,6 +139,11 @@ int probe_and_write(const ProbeCommand& options) {
                      .report = reporter(options.output)};
   if (!options.disk_bytes.empty())
     asked.disk_bytes = static_cast<std::int64_t>(parse_bytes_option(options.disk_bytes, "--disk-bytes"));
+  const std::string text_folder = has_tokenizer ? options.model : "";
+  asked.measure_answers = [&](const ServePlan& plan, Fleet& fleet, const std::filesystem::path& folder,
+                              std::int64_t tokens, double seconds) {
+    return measure_answers(plan, fleet, folder, text_folder, tokens, seconds);
+  };
   const ProbeResult result = probe(asked);
   const ClusterDescription description = calibrated(cluster, result, options.transport, type);
   if (!options.output.file.empty()) {

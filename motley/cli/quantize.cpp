@@ -7,8 +7,9 @@
 #include "motley/base/printable.hpp"
 #include "motley/base/units.hpp"
 #include "motley/cli/command.hpp"
-#include "motley/cli/named_model.hpp"
 #include "motley/convert/quantise.hpp"
+#include "motley/hub/named_model.hpp"
+#include "motley/model/warnings.hpp"
 
 namespace motley::cli {
 namespace {

@@ -6,9 +6,10 @@
 
 #include "motley/base/units.hpp"
 #include "motley/cli/explain.hpp"
-#include "motley/cli/named_model.hpp"
 #include "motley/cli/planning.hpp"
 #include "motley/cluster/capability.hpp"
+#include "motley/hub/named_model.hpp"
+#include "motley/model/warnings.hpp"
 #include "motley/planner/rent/rent.hpp"
 #include "motley/report/plan_report.hpp"
 #include "motley/report/rent_report.hpp"

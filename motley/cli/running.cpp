@@ -10,10 +10,10 @@
 #include "motley/base/clock.hpp"
 #include "motley/base/printable.hpp"
 #include "motley/base/units.hpp"
+#include "motley/cli/api_options.hpp"
 #include "motley/cli/command.hpp"
-#include "motley/cli/losses.hpp"
-#include "motley/cli/operator_key.hpp"
 #include "motley/plan/served.hpp"
+#include "motley/report/status_report.hpp"
 #include "motley/server/client.hpp"
 
 namespace motley::cli {
@@ -50,83 +50,6 @@ ServerAddress server_of(const RunningOptions& options) {
   return server;
 }
 
-// Of the server's answer; throws a peer error where it is not there or of another kind.
-const Value& member(const Value& value, const char* name) {
-  const Value* found = value.is_object() ? value.find(name) : nullptr;
-  if (found == nullptr)
-    throw Error(ErrorCode::peer, fmt::format("the server's answer has no \"{}\"", name),
-                "give the address of a server that `motley serve` has started");
-  return *found;
-}
-std::string text_of(const Value& value, const char* name) {
-  const Value& found = member(value, name);
-  if (!found.is_string()) throw Error(ErrorCode::peer, fmt::format("\"{}\" of the server's answer is no text", name));
-  return printable(found.as_string());  // it is shown
-}
-double number_of(const Value& value, const char* name) {
-  const Value& found = member(value, name);
-  if (!found.is_number()) throw Error(ErrorCode::peer, fmt::format("\"{}\" of the server's answer is no number", name));
-  return found.as_number();
-}
-const Value::Array& list_of(const Value& value, const char* name) {
-  const Value& found = member(value, name);
-  if (!found.is_array()) throw Error(ErrorCode::peer, fmt::format("\"{}\" of the server's answer is no list", name));
-  return found.as_array();
-}
-
-std::vector<Loss> losses_in(const Value& status) {
-  std::vector<Loss> losses;
-  for (const Value& entry : list_of(status, "if_lost")) {
-    Loss& loss = losses.emplace_back();
-    loss.name = text_of(entry, entry.find("device") != nullptr ? "device" : "machine");
-    if (entry.find("tokens_per_s") != nullptr)
-      loss.rest =
-          Loss::Rest{number_of(entry, "tokens_per_s"), static_cast<std::int64_t>(number_of(entry, "loaded_bytes"))};
-  }
-  return losses;
-}
-
-std::string status_report(const Value& status) {
-  const Value& plan = member(status, "plan");
-  std::string text =
-      fmt::format("model     {}\nstate     {}, plan number {:.0f}, up for {}\n", text_of(member(plan, "model"), "name"),
-                  text_of(status, "state"), number_of(status, "epoch"), human_seconds(number_of(status, "uptime_s")));
-  if (const Value& failure = member(status, "failure"); failure.is_string())
-    text += fmt::format("failure   {}\n", failure.as_string());
-  double waiting = 0, running = 0;
-  for (const Value& route : list_of(status, "routes")) {
-    waiting += number_of(route, "waiting");
-    running += number_of(route, "running");
-  }
-  text += fmt::format("requests  {:.0f} running, {:.0f} waiting, {:.0f} held until a plan takes effect\n", running,
-                      waiting, number_of(status, "held"));
-  text += fmt::format("tokens    {:.0f} generated, {:.0f} of prompts\n\n", number_of(status, "generated_tokens"),
-                      number_of(status, "prompt_tokens"));
-  if (status.find("members") != nullptr) {
-    const Value::Array& members = list_of(status, "members");
-    text += fmt::format("machines  {}\n", counted(members.size(), "machine"));
-    for (const Value& machine : members) {
-      double memory_bytes = 0;
-      for (const Value& device : list_of(machine, "devices")) memory_bytes += number_of(device, "memory_bytes");
-      text += fmt::format("  {} at {}, {}\n", text_of(machine, "name"), text_of(machine, "address"),
-                          human_bytes(memory_bytes));
-    }
-    text += "\n" + losses_report(losses_in(status), number_of(member(plan, "predicted"), "tokens_per_s")) + "\n";
-  }
-  const Value::Array& workers = list_of(status, "workers");
-  std::size_t device = 6, stage = 5;
-  for (const Value& worker : workers) {
-    device = std::max(device, text_of(worker, "device").size());
-    stage = std::max(stage, text_of(worker, "stage").size());
-  }
-  text += fmt::format("{:{}}  {:{}}  rank  process  busy  weights\n", "device", device, "stage", stage);
-  for (const Value& worker : workers)
-    text += fmt::format("{:{}}  {:{}}  {:4.0f}  {:7.0f}  {:3.0f}%  {}\n", text_of(worker, "device"), device,
-                        text_of(worker, "stage"), stage, number_of(worker, "rank"), number_of(worker, "process"),
-                        100 * number_of(worker, "busy_share"), human_bytes(number_of(worker, "weight_bytes")));
-  return text;
-}
-
 int show_status(const RunningOptions& options) {
   const Value status = http_get(server_of(options), "/plan");
   const std::string text = status_report(status);  // also where JSON is asked for: it checks what came
@@ -139,17 +62,18 @@ int apply_plan(const RunningOptions& options) {
   const ServePlan plan = read_plan_file<ServePlan>(options.plan);
   require_sound(plan, options.plan);
   const ServerAddress server = server_of(options);
-  const double before = number_of(http_post(server, "/plan", write(plan)), "epoch");
+  const double before = answer_number(http_post(server, "/plan", write(plan)), "epoch");
   const Instant start = Clock::now();
   std::string last;
   while (true) {
     const Value status = http_get(server, "/plan");
-    const std::string state = text_of(status, "state");
-    const double epoch = number_of(status, "epoch");
+    const std::string state = answer_text(status, "state");
+    const double epoch = answer_number(status, "epoch");
     if (state == "failed")
-      throw Error(ErrorCode::peer, fmt::format("the deployment has failed: {}", text_of(status, "failure")));
+      throw Error(ErrorCode::peer, fmt::format("the deployment has failed: {}", answer_text(status, "failure")));
     if (epoch > before && state == "serving") {
-      if (!(to_json(member(member(status, "plan"), "stages")) == to_json(member(write(plan), "stages"))))
+      if (!(to_json(answer_field(answer_field(status, "plan"), "stages")) ==
+            to_json(answer_field(write(plan), "stages"))))
         throw Error(ErrorCode::peer, "the plan did not take effect: the server runs another one",
                     "see `motley status`, and the server's own messages");
       emit(options.output, status,
@@ -169,15 +93,15 @@ int drain(const RunningOptions& options) {
       http_post(server, "/drain", Value::object({{"member", options.member}, {"revoke", options.revoke}}));
   std::string others;
   if (options.revoke)
-    for (const Value& other : list_of(answer, "same_link"))
+    for (const Value& other : answer_list(answer, "same_link"))
       others += fmt::format("{0} came by the same link and stays; cut it off with: motley drain {0} --revoke\n",
                             other.as_string());
   const Instant start = Clock::now();
   for (;; std::this_thread::sleep_for(std::chrono::milliseconds(100))) {
     const Value status = http_get(server, "/plan");
-    const std::string state = text_of(status, "state");
-    const bool used = std::ranges::any_of(list_of(status, "workers"), [&](const Value& worker) {
-      return text_of(worker, "device").starts_with(options.member + "/");
+    const std::string state = answer_text(status, "state");
+    const bool used = std::ranges::any_of(answer_list(status, "workers"), [&](const Value& worker) {
+      return answer_text(worker, "device").starts_with(options.member + "/");
     });
     if (state == "down" || (used && seconds_since(start) > drain_s))
       throw Error(ErrorCode::peer, fmt::format("no plan does without {}: the deployment is {}", options.member, state),
@@ -198,7 +122,7 @@ int new_link(const RunningOptions& options) {
   emit(options.output, answer,
        fmt::format("the process that serves has printed a link{}; it admits new machines for {}\n",
                    options.revoke ? ", and refuses those before it" : "",
-                   human_seconds(number_of(answer, "token_lifetime_s"))));
+                   human_seconds(answer_number(answer, "token_lifetime_s"))));
   return 0;
 }
 

@@ -7,6 +7,7 @@
 #include "motley/cli/serving.hpp"
 #include "motley/planner/serve/plan_again.hpp"
 #include "motley/report/plan_report.hpp"
+#include "motley/serving/local_deployment.hpp"
 
 namespace motley::cli {
 namespace {
@@ -68,12 +69,12 @@ void add_serve(CLI::App& parent, Action& action) {
       if (options->agents) {
         DeployOptions deployment = options->deploy;
         deployment.model = options->serving.planning.model;
-        deployment.plan = plan;
-        deployment.search = search_like(plan);
+        deployment.plans.plan = plan;
+        deployment.plans.search = search_like(plan);
         deployment.port = options->port;
         deployment.api = options->api;
         deployment.quiet = options->quiet;
-        return deploy(deployment);
+        return deploy(std::move(deployment));
       }
       if (!options->local && options->serving.backend == "cpu")
         throw input_error("--local or --agents is missing: where are the plan's devices?",
@@ -85,9 +86,10 @@ void add_serve(CLI::App& parent, Action& action) {
       settings.insecure = options->insecure;
       OperatorKey key(options->api.operator_key);
       apply_api_options(options->api, key, settings);
+      LocalDeployment deployment(local_fleet(options->serving));
       StopSignals signals(interrupted);
-      LocalFleet fleet(local_fleet(options->serving));
-      return serve_plan(plan, fleet, signals, std::move(settings));
+      serve(plan, deployment, signals, settings, key);
+      return 0;
     };
   });
 }

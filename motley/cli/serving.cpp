@@ -8,11 +8,13 @@
 
 #include "motley/base/printable.hpp"
 #include "motley/base/units.hpp"
+#include "motley/base/worker_program.hpp"
 #include "motley/cli/command.hpp"
-#include "motley/cli/named_model.hpp"
-#include "motley/cli/worker_program.hpp"
+#include "motley/hub/named_model.hpp"
 #include "motley/model/crossing.hpp"
+#include "motley/model/warnings.hpp"
 #include "motley/plan/offload.hpp"
+#include "motley/plan/same_model.hpp"
 #include "motley/plan/served.hpp"
 #include "motley/planner/serve/plan_again.hpp"
 #include "motley/planner/serve/replan.hpp"
@@ -20,30 +22,6 @@
 
 namespace motley::cli {
 namespace {
-
-// The model must be the plan's: a plan for another one would fail late, tensor by tensor.
-void check_same_model(const ServePlan& plan, const std::string& named) {
-  const Model model = read_named_model(named, planned_revision(plan.model, named));
-  Architecture planned = plan.model.arch, given = model.arch;
-  planned.eos_tokens = given.eos_tokens = {};  // generation settings may differ
-  // The same model may be given in another form: its tensors' types count only where the plan takes them from a file.
-  const bool of_a_file = std::any_of(plan.stages.begin(), plan.stages.end(),
-                                     [](const Stage& stage) { return stage.weight_type == DType::file; });
-  if (of_a_file && planned.tensor_types != given.tensor_types)
-    throw input_error(fmt::format("{} holds its tensors in other types than the plan counts with", named),
-                      fmt::format("plan again with --model {}", named));
-  planned.tensor_types = given.tensor_types = {};
-  planned.checkpoint_type = given.checkpoint_type;
-  planned.pad_token = given.pad_token;  // of training alone
-  if (plan.model.context) given.context = planned.context;
-  require_same_model(planned, given, named);
-  if (!plan.model.digest.empty() && !model.digest.empty() && plan.model.digest != model.digest)
-    throw input_error(fmt::format("{} is not the file or folder that the plan was made for: its digest is {}, the "
-                                  "plan's is {}",
-                                  named, model.digest, plan.model.digest),
-                      "give the model that was planned for, or plan again with --model " + named);
-  warn(model_warnings(model), false);
-}
 
 // A plan for one device that offloads runs as a serving plan of one stage.
 ServePlan read_runnable(const std::string& file) {
@@ -82,17 +60,6 @@ void require_served_types(const PlanningOptions& planning) {
                           parse_dtype_option(planning.crossing_type, "--crossing-type"));
 }
 
-namespace {
-
-// Over the devices of the plan's cluster that are left.
-std::optional<ServePlan> replan_over_the_rest(const ServePlan& plan, const std::set<std::string>& lost, const Error&) {
-  ServeOutcome outcome = replan_serve(plan, {lost.begin(), lost.end()}, options_of(plan));
-  if (!outcome.plan) throw Error(ErrorCode::negative, "does not fit: " + outcome.reason, outcome.hint);
-  return std::move(outcome.plan);
-}
-
-}  // namespace
-
 // How far something has come is shown in place, and only where somebody looks.
 std::function<void(const Event&)> shown(bool quiet) {
   if (quiet) return {};
@@ -129,7 +96,10 @@ ServePlan serving_plan(const ServingOptions& options) {
     if (!options.planning.cluster.empty())
       throw input_error("a plan and --cluster cannot be combined", "leave out --cluster: the plan has its cluster");
     ServePlan plan = read_runnable(options.plan);
-    check_same_model(plan, options.planning.model);
+    const std::string& named = options.planning.model;
+    const Model model = read_named_model(named, planned_revision(plan.model, named));
+    require_same_model(plan, model, named);
+    warn(model_warnings(model), false);
     choose_context(plan.model, options.planning.context);
     require_served(plan, options.plan);
     return plan;
@@ -148,7 +118,6 @@ ServeSettings serve_settings(const ServingOptions& options, const ServePlan& pla
   const std::string& named = options.planning.model;
   ServeSettings settings;
   settings.model_folder = locate_model(named, ModelFiles::all, planned_revision(plan.model, named)).path;
-  settings.replan = replan_over_the_rest;
   settings.report = std::ref(events);
   return settings;
 }

@@ -7,7 +7,7 @@
 
 #include "motley/base/event_log.hpp"
 #include "motley/cli/planning.hpp"
-#include "motley/server/serve.hpp"
+#include "motley/server/serve_settings.hpp"
 #include "motley/workers/local_fleet.hpp"
 
 namespace motley::cli {

@@ -58,22 +58,11 @@ double parse_rate(const std::string& text) {
                     "give a number with its unit, as in --rate \"4 /s\"");
 }
 
-// Of all classes together; equally among them where they have none.
-void set_rate(Workload& workload, double rate_per_s) {
-  if (workload.arrival.process == ArrivalProcess::trace)
-    throw input_error("--rate cannot be combined with a trace, which has its own arrivals",
-                      "change the speed of the trace with --rate-scale");
-  const double total = workload.total_rate_per_s();
-  for (RequestClass& described : workload.classes)
-    described.rate_per_s = total > 0 ? described.rate_per_s / total * rate_per_s
-                                     : rate_per_s / static_cast<double>(workload.classes.size());
-}
-
 Workload workload_of(const SimulateOptions& options, const ServePlan& plan) {
   Workload workload = options.workload.empty() ? plan.workload : read_workload(options.workload);
   if (workload.training)
     throw input_error("the workload is a training job", "give a workload that describes requests, with [[class]]");
-  if (!options.rate.empty()) set_rate(workload, parse_rate(options.rate));
+  if (!options.rate.empty()) workload = with_rate(std::move(workload), parse_rate(options.rate));
   const bool traced = workload.arrival.process == ArrivalProcess::trace;
   if (!traced && workload.total_rate_per_s() <= 0)
     throw input_error("the workload has no rate of requests",

@@ -7,9 +7,10 @@
 
 #include "motley/base/printable.hpp"
 #include "motley/cli/explain.hpp"
-#include "motley/cli/named_model.hpp"
 #include "motley/cli/planning.hpp"
 #include "motley/cli/train.hpp"
+#include "motley/hub/named_model.hpp"
+#include "motley/model/warnings.hpp"
 #include "motley/planner/train/joint/memory_price.hpp"
 #include "motley/planner/train/train.hpp"
 #include "motley/report/cost_report.hpp"

@@ -4,21 +4,24 @@
 
 #include <cmath>
 #include <filesystem>
-#include <numeric>
 #include <functional>
+#include <numeric>
 #include <optional>
 #include <set>
 
 #include "motley/base/clock.hpp"
+#include "motley/base/counted.hpp"
 #include "motley/base/event_log.hpp"
 #include "motley/base/printable.hpp"
 #include "motley/base/units.hpp"
+#include "motley/base/worker_program.hpp"
 #include "motley/cli/command.hpp"
 #include "motley/cli/gathering_options.hpp"
-#include "motley/cli/named_model.hpp"
 #include "motley/cli/serving.hpp"
-#include "motley/cli/worker_program.hpp"
 #include "motley/comm/net/stop_signals.hpp"
+#include "motley/hub/named_model.hpp"
+#include "motley/model/warnings.hpp"
+#include "motley/plan/same_model.hpp"
 #include "motley/report/train_report.hpp"
 #include "motley/trainer/layout/layout.hpp"
 #include "motley/trainer/train_run.hpp"
@@ -54,11 +57,7 @@ void check_model(const TrainPlan& plan, const std::string& folder, bool quiet) {
     throw input_error(fmt::format("{} is no model folder: it has no config.json", folder),
                       "give a Hugging Face folder with config.json and weights in safetensors");
   const Model model = read_model(folder);
-  Architecture planned = plan.model.arch, given = model.arch;
-  planned.eos_tokens = given.eos_tokens = {};
-  planned.tensor_types = given.tensor_types = {};
-  planned.checkpoint_type = given.checkpoint_type;
-  require_same_model(planned, given, folder);
+  require_same_model(plan, model, folder);
   warn(model_warnings(model), quiet);
 }
 
@@ -133,7 +132,7 @@ void set_given(RunRecord& record, const TrainOptions& options) {
   if (!options.eval_data.empty()) record.eval_data = std::filesystem::absolute(options.eval_data).string();
 }
 
-// Waits for the machines of the plan.
+// The machines of the plan have joined, and are as it describes them.
 void gather(Gathering& gathering, const TrainPlan& plan) {
   gathering.open();
   gathering.offer_weights();
@@ -199,13 +198,14 @@ int train(const TrainOptions& options) {
   events.stop = [&] { return signals.count() > 0 && !is_fenced(); };
   events.abort = [&] { return signals.count() > 1 || is_fenced(); };
   LocalFleet local({.program = program, .threads = options.worker_threads});
-  const auto fleet = [&](const TrainPlan& started, const std::filesystem::path& weights, bool with_states) -> Fleet& {
+  const auto fleet = [&](const TrainPlan& of, const std::filesystem::path& weights, bool with_states) -> Fleet& {
     if (!record.agents) return local;
     const std::string& url = options.gathering.store;
     auto store = url.empty() ? store_of_run(run) : open_shared_store(url, false, std::ref(log));
     gathered.model = std::filesystem::absolute(weights);
     gathered.contents = with_states ? ManifestOf::weights_and_states : ManifestOf::weights;
-    gather(gathering.emplace(std::move(store), gathered), started);
+    gathering.emplace(std::move(store), gathered);
+    gather(*gathering, of);
     return gathering->members();
   };
   RunOutcome outcome;
@@ -269,7 +269,8 @@ void add_train(CLI::App& parent, Action& action) {
   verb->add_flag("--agents", options->agents, "Run the plan on the machines that it names, which join as with `up`")
       ->excludes("--local");
   add_gathering_options(*verb, options->gathering);
-  add_store_option(*verb, options->gathering.store, "With --agents: keep the deployment in etcd://HOST:PORT/PREFIX, not a file");
+  add_store_option(*verb, options->gathering.store,
+                   "With --agents: keep the deployment in etcd://HOST:PORT/PREFIX, not a file");
   verb->add_flag("-q,--quiet", options->quiet, "Print no progress on stderr");
   verb->callback([options, &action] { action = [options] { return train(*options); }; });
 }

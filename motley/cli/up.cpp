@@ -3,8 +3,8 @@
 #include "motley/base/error.hpp"
 #include "motley/cli/command.hpp"
 #include "motley/cli/deploy.hpp"
-#include "motley/cli/named_model.hpp"
 #include "motley/cli/serving.hpp"
+#include "motley/hub/named_model.hpp"
 
 namespace motley::cli {
 namespace {
@@ -21,18 +21,18 @@ int up(UpOptions options) {
   require_served_types(options.planning);
   PlanningInputs inputs = planning_inputs(options.planning, options.deploy.quiet);
   options.deploy.model = options.planning.model;
-  options.deploy.without = std::exchange(inputs.search.excluded, {});
+  options.deploy.plans.without = std::exchange(inputs.search.excluded, {});
   if (!options.planning.cluster.empty()) {
-    options.deploy.cluster = read_cluster(options.planning.cluster);
-    for (const std::string& device : options.deploy.without) options.deploy.cluster->find_device(device);
+    options.deploy.plans.cluster = read_cluster(options.planning.cluster);
+    for (const std::string& device : options.deploy.plans.without) options.deploy.plans.cluster->find_device(device);
   }
-  options.deploy.search = [inputs = std::move(inputs)](const Cluster& cluster, const std::vector<std::string>& excluded,
-                                                       bool quiet) {
+  options.deploy.plans.search = [inputs = std::move(inputs)](const Cluster& cluster,
+                                                             const std::vector<std::string>& excluded, bool quiet) {
     PlanningInputs search = inputs;
     search.search.excluded = excluded;
     return plan_for_cluster(cluster, search, quiet);
   };
-  return deploy(options.deploy);
+  return deploy(std::move(options.deploy));
 }
 
 }  // namespace

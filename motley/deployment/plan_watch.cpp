@@ -9,6 +9,7 @@
 #include <array>
 
 #include "motley/base/clock.hpp"
+#include "motley/base/counted.hpp"
 #include "motley/base/error.hpp"
 
 namespace motley {
@@ -90,9 +91,9 @@ bool PlanWatch::replan(const DeploymentStatus& status) {
   }
   const double now = plans_.tokens_per_s(*status.plan), then = outcome.plan->predicted.tokens_per_s;
   if (!must_move(running_.status()) && then < worth_moving * now) return true;
-  const std::size_t machines = machines_of(*outcome.plan).size();
-  report_("plan", fmt::format("another pays: {:.0f} tokens/s are predicted over {} machine{}, {:.0f} before; {}", then,
-                              machines, machines == 1 ? "" : "s", now, moves_of(*status.plan, *outcome.plan)));
+  report_("plan", fmt::format("another pays: {:.0f} tokens/s are predicted over {}, {:.0f} before; {}", then,
+                              counted(machines_of(*outcome.plan).size(), "machine"), now,
+                              moves_of(*status.plan, *outcome.plan)));
   running_.change(*std::move(outcome.plan));
   return true;
 }

@@ -53,7 +53,7 @@ class FileStore : public DeploymentStore {
 class SharedStore : public DeploymentStore {
  public:
   SharedStore(std::string url, std::unique_ptr<LedgerStore> store, std::function<std::unique_ptr<LedgerStore>()> open,
-              StoreReport report)
+              Report report)
       : url_(std::move(url)),
         open_(std::move(open)),
         report_(std::move(report)),
@@ -128,7 +128,7 @@ class SharedStore : public DeploymentStore {
 
   const std::string url_;
   const std::function<std::unique_ptr<LedgerStore>()> open_;
-  const StoreReport report_;
+  const Report report_;
   mutable std::mutex mutex_;
   std::condition_variable_any wake_;
   std::unique_ptr<LedgerStore> store_;  // guarded, and so are these
@@ -160,11 +160,11 @@ std::unique_ptr<DeploymentStore> store_of_run(const std::filesystem::path& run) 
 
 std::unique_ptr<DeploymentStore> shared_store(const std::string& url, std::unique_ptr<LedgerStore> held,
                                               std::function<std::unique_ptr<LedgerStore>()> open,
-                                              const StoreReport& report) {
+                                              const Report& report) {
   return std::make_unique<SharedStore>(url, std::move(held), std::move(open), report);
 }
 
-std::unique_ptr<DeploymentStore> open_shared_store(const std::string& url, bool standby, const StoreReport& report) {
+std::unique_ptr<DeploymentStore> open_shared_store(const std::string& url, bool standby, const Report& report) {
   const auto open = [url] { return open_ledger_store(url); };
   if (!standby) return shared_store(url, open(), open, report);
   bool waited = false;

@@ -7,6 +7,7 @@
 #include <optional>
 #include <string>
 
+#include "motley/base/event_log.hpp"
 #include "motley/comm/membership/ledger_store.hpp"
 #include "motley/fleet/kept_deployment.hpp"
 
@@ -32,14 +33,12 @@ class DeploymentStore {
 std::unique_ptr<DeploymentStore> store_of_port(int port);  // that an API is served at; nothing is kept for port 0
 std::unique_ptr<DeploymentStore> store_of_run(const std::filesystem::path& run);  // of training
 
-using StoreReport = std::function<void(const std::string& what, const std::string& detail)>;
-
 // In etcd: held by one driver at a time. While another one holds it: throws StoreFenced, or with `standby` waits until
 // that is gone; then null where it has ended the deployment. Throws an environment error where etcd does not answer.
-std::unique_ptr<DeploymentStore> open_shared_store(const std::string& url, bool standby, const StoreReport& report);
+std::unique_ptr<DeploymentStore> open_shared_store(const std::string& url, bool standby, const Report& report);
 // The same in `held`; `open` opens it again where its lease has run out.
 std::unique_ptr<DeploymentStore> shared_store(const std::string& url, std::unique_ptr<LedgerStore> held,
                                               std::function<std::unique_ptr<LedgerStore>()> open,
-                                              const StoreReport& report);
+                                              const Report& report);
 
 }  // namespace motley

@@ -199,8 +199,7 @@ TEST_F(SharedStoreTest, ThatItIsAwayIsToldOnceAndEndsNothing) {
   EXPECT_THAT(told_.lines(), ElementsAre("store: is away, and the deployment goes on: nobody answers"));
   EXPECT_THROW(store->keep(some_deployment()), Error);
   store->remove();
-  EXPECT_THAT(told_.lines(),
-              Contains("store: still holds the deployment that has ended: nobody answers"));
+  EXPECT_THAT(told_.lines(), Contains("store: still holds the deployment that has ended: nobody answers"));
 }
 
 }  // namespace

@@ -91,7 +91,8 @@ void Gathering::keep_changes() {
     try {
       store_->keep(next);
     } catch (const Error& error) {
-      options_.report("store", fmt::format("cannot hold who may come, so that nothing of it changes: {}", error.what()));
+      options_.report("store",
+                      fmt::format("cannot hold who may come, so that nothing of it changes: {}", error.what()));
       throw;
     }
   });
@@ -137,7 +138,8 @@ std::vector<std::string> Gathering::revoke(const std::string& member) {
   members_->remove(member, "has been revoked");
   options_.report("revoked", fmt::format("{}, and every link so far; the new one is printed", member));
   for (const std::string& other : same_link)
-    options_.report("revoked", fmt::format("not {}, which came by the same link: motley drain {} --revoke", other, other));
+    options_.report("revoked",
+                    fmt::format("not {}, which came by the same link: motley drain {} --revoke", other, other));
   options_.show_link(link(options_.token_lifetime_s));
   return same_link;
 }
@@ -146,7 +148,8 @@ std::vector<std::string> Gathering::revoke(const std::string& member) {
 
 // Or until the members change. Throws where it is to stop.
 void Gathering::pause(double seconds) const {
-  std::array<pollfd, 2> waiting{pollfd{options_.stop, POLLIN, 0}, pollfd{members_ ? members_->changed() : -1, POLLIN, 0}};
+  std::array<pollfd, 2> waiting{pollfd{options_.stop, POLLIN, 0},
+                                pollfd{members_ ? members_->changed() : -1, POLLIN, 0}};
   ::poll(waiting.data(), waiting.size(), static_cast<int>(seconds * 1e3));
   if (waiting[0].revents == 0) return;
   check_held();
@@ -169,12 +172,12 @@ void Gathering::open() {
 }
 
 void Gathering::offer_weights() {
-  const std::filesystem::path& model = options_.model;
   const auto progress = [this](double fraction) {
     pause(0);
     options_.report("digests", fmt::format("{:.0f} %", 100 * fraction));
   };
-  members_->offer_weights(make_manifest(model, cache_folder() / "digests", progress, options_.contents), model);
+  members_->offer_weights(make_manifest(options_.model, cache_folder() / "digests", progress, options_.contents),
+                          options_.model);
 }
 
 void Gathering::wait_for(int count, const std::set<std::string>& names) {

@@ -11,6 +11,7 @@
 #include <string>
 #include <vector>
 
+#include "motley/base/event_log.hpp"
 #include "motley/checkpoint/manifest.hpp"
 #include "motley/cluster/cluster.hpp"
 #include "motley/comm/net/relay_thread.hpp"
@@ -24,13 +25,13 @@ namespace motley {
 struct GatheringOptions {
   std::filesystem::path model;  // a folder or a GGUF file, whose weights machines fetch
   ManifestOf contents = ManifestOf::weights;
-  std::string name;  // of this machine
-  std::string host;  // its address, or a name that others look up each time that they connect; empty: found
+  std::string name;     // of this machine
+  std::string host;     // its address, or a name that others look up each time that they connect; empty: found
   bool relays = false;  // between machines that cannot connect to each other
   StrangerLimits strangers = {};
-  double token_lifetime_s = 24 * 3600;  // of links
-  std::vector<std::string> own_agent;   // program and arguments, but for its copy of the model: see OwnAgent
-  std::function<void(const std::string& what, const std::string& detail)> report;  // for people; from several threads
+  double token_lifetime_s = 24 * 3600;             // of links
+  std::vector<std::string> own_agent;              // program and arguments, but for its copy of the model: see OwnAgent
+  Report report;                                   // from several threads
   std::function<void(const JoinLink&)> show_link;  // where who is to join finds it: it is a secret
   // A descriptor. Once it is readable, whatever waits for machines throws an interrupted error.
   int stop = -1;
@@ -47,7 +48,7 @@ class Gathering {
   Gathering& operator=(const Gathering&) = delete;
 
   const std::string& name() const { return options_.name; }
-  Members& members() const { return *members_; }
+  Members& members() const { return *members_; }  // those that come
 
   // ---- in this order ----
 

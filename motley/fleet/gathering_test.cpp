@@ -1,23 +1,15 @@
-// A deployment on this machine's loopback, with agents that a test writes message by message.
 #include "motley/fleet/gathering.hpp"
 
 #include <fmt/format.h>
 #include <gmock/gmock.h>
 
-#include <atomic>
 #include <fstream>
 #include <future>
-#include <sstream>
 #include <thread>
 
 #include "motley/agent/join_link.hpp"
-#include "motley/checkpoint/safetensors_test.hpp"
-#include "motley/comm/membership/enrolment.hpp"
-#include "motley/comm/net/deadline_test.hpp"
-#include "motley/comm/net/sockets.hpp"
-#include "motley/comm/net/wakeup.hpp"
-#include "motley/fleet/hand_agent_test.hpp"
-#include "motley/fleet/state_folder_test.hpp"
+#include "motley/fleet/gathering_fixture_test.hpp"
+#include "motley/workers/control_listener.hpp"
 
 namespace motley {
 namespace {
@@ -28,86 +20,7 @@ using ::testing::Not;
 using ::testing::StartsWith;
 using ::testing::ThrowsMessage;
 
-// One that a test can take away.
-class HandStore : public DeploymentStore {
- public:
-  struct Content {
-    std::optional<KeptDeployment> kept;
-    std::atomic<bool> full = false, taken = false, shared = false;
-  };
-  explicit HandStore(Content& content) : content_(content) {}
-  std::optional<KeptDeployment> read() override { return content_.kept; }
-  void keep(const KeptDeployment& deployment) override {
-    if (content_.full) throw Error(ErrorCode::environment, "no room");
-    content_.kept = deployment;
-  }
-  void remove() override { content_.kept.reset(); }
-  bool is_shared() const override { return content_.shared; }
-  void check_held() const override {
-    if (content_.taken) throw StoreFenced("another driver has it");
-  }
-
- private:
-  Content& content_;
-};
-
-class GatheringTest : public SafetensorsTest {
- protected:
-  GatheringOptions options() {
-    return {.model = folder,
-            .name = "desk",
-            .host = "127.0.0.1",
-            .own_agent = {"/bin/sh", "-c", "echo $MOTLEY_LINK > " + own_link_file() + "; exit 2"},
-            .report = [this](const std::string& what, const std::string& detail) { told_(what, detail); },
-            .show_link = [this](const JoinLink& link) { links_.push_back(link); },
-            .stop = stop_.descriptor()};
-  }
-  std::unique_ptr<Gathering> gather(GatheringOptions options) {
-    return std::make_unique<Gathering>(std::make_unique<HandStore>(store_), std::move(options));
-  }
-  std::unique_ptr<Gathering> gather() { return gather(options()); }
-
-  std::string own_link_file() const { return (state_.path / "own-link").string(); }
-
-  // What a machine of this name is given that comes by the link.
-  static Enrolment enrolled(const JoinLink& link, const std::string& name) {
-    constexpr double patience_s = 20;
-    return enrol(link.coordinator,
-                 {.group = link.group, .token = link.token, .authority = link.authority, .member = name}, patience_s);
-  }
-  static std::unique_ptr<HandAgent> agent_of(const Gathering& gathering, const std::string& name,
-                                             const Enrolment& given) {
-    const RelayAccess access{.key = given.key, .identity = TlsContext(given.identity)};
-    auto agent = std::make_unique<HandAgent>(gathering.members(), name, "1", this_version, access);
-    agent->report();
-    return agent;
-  }
-  static std::unique_ptr<HandAgent> joined(const Gathering& gathering, const JoinLink& link, const std::string& name) {
-    return agent_of(gathering, name, enrolled(link, name));
-  }
-  bool tells(const std::string& part) const {
-    for (const Instant until = soon(); seconds_until(until) > 0;
-         std::this_thread::sleep_for(std::chrono::milliseconds(2)))
-      for (const std::string& line : told_.lines())
-        if (line.find(part) != std::string::npos) return true;
-    return false;
-  }
-  template <class Action>
-  static ErrorCode code_of(const Action& action) {
-    try {
-      action();
-    } catch (const Error& error) {
-      return error.code();
-    }
-    return ErrorCode::internal;
-  }
-
-  StateFolder state_;
-  Told told_;
-  std::vector<JoinLink> links_;
-  Wakeup stop_;
-  HandStore::Content store_;
-};
+using GatheringTest = GatheringFixture;
 
 TEST_F(GatheringTest, MachinesJoinByTheLinkThatIsShown) {
   const auto gathering = gather();
@@ -116,7 +29,7 @@ TEST_F(GatheringTest, MachinesJoinByTheLinkThatIsShown) {
   EXPECT_EQ(links_[0].driver, gathering->members().address());
   EXPECT_THAT(links_[0].coordinator, StartsWith("127.0.0.1:"));
   EXPECT_EQ(links_[0].relay, "");
-  const auto box = joined(*gathering, links_[0], "box"), attic = joined(*gathering, links_[0], "attic");
+  const auto box = joined(links_[0], "box"), attic = joined(links_[0], "attic");
   gathering->wait_for(2, {"box"});
   gathering->wait_for(1, {"attic", "box"});
   EXPECT_THAT(told_.lines(), Contains("waiting: for 2 machines").Times(0));
@@ -134,7 +47,7 @@ TEST_F(GatheringTest, TheOwnAgentComesByALinkOfItsOwn) {
   const JoinLink own = parse_join_link(text);
   EXPECT_NE(own.token, links_[0].token);
   EXPECT_THAT([&] { enrolled(links_[0], "desk"); }, ThrowsMessage<Error>(HasSubstr("it is the driver's")));
-  const auto desk = joined(*gathering, own, "desk");
+  const auto desk = joined(own, "desk");
   gathering->wait_for(1, {"desk"});
 }
 
@@ -149,7 +62,7 @@ TEST_F(GatheringTest, TheLinkIsShownOnceTheOwnAgentHasItsName) {
   EXPECT_EQ(opened.wait_for(std::chrono::milliseconds(50)), std::future_status::timeout);
   std::string text;
   std::getline(std::ifstream(own_link_file()), text);
-  const auto desk = joined(*gathering, parse_join_link(text), "desk");
+  const auto desk = joined(parse_join_link(text), "desk");
   opened.get();
   EXPECT_EQ(links_.size(), 1u);
   gathering->leave();  // the script would not end by itself
@@ -159,10 +72,9 @@ TEST_F(GatheringTest, MachinesFetchTheWeightsOfTheModel) {
   write(file_of(small_header, std::string(28, 'x')));
   const auto gathering = gather();
   gathering->open();
-  const auto box = joined(*gathering, links_[0], "box");
-  const ModelManifest manifest = gathering->offer_weights();
-  EXPECT_EQ(box->receive<Weights>().manifest, manifest);
-  EXPECT_EQ(manifest.files.size(), 1u);
+  const auto box = joined(links_[0], "box");
+  gathering->offer_weights();
+  EXPECT_EQ(box->receive<Weights>().manifest, make_manifest(folder));
   EXPECT_TRUE(std::filesystem::exists(state_.path / "motley/digests"));
 }
 
@@ -193,16 +105,16 @@ TEST_F(GatheringTest, ADeploymentIsTakenUpWithItsMachines) {
   const auto again = gather();
   EXPECT_THAT(told_.lines(), Contains("resumed: machines of the deployment that was here come back by themselves"));
   EXPECT_EQ(again->members().address(), address);
-  const auto agent = agent_of(*again, "box", *box);
+  const auto agent = agent_of(again->members().address(), "box", *box);
   again->wait_for(1, {"box"});
-  const auto attic = joined(*again, links_[0], "attic");  // also by a link from before
+  const auto attic = joined(links_[0], "attic");  // also by a link from before
   again->wait_for(2, {"attic"});
 }
 
 TEST_F(GatheringTest, OneThatHasEndedLeavesNothing) {
   auto gathering = gather();
   gathering->open();
-  auto box = joined(*gathering, links_[0], "box");
+  auto box = joined(links_[0], "box");
   gathering->wait_for(1, {"box"});
   auto told = std::async(std::launch::async, [&] {
     box->receive<End>();
@@ -220,7 +132,7 @@ TEST_F(GatheringTest, OneThatHasEndedLeavesNothing) {
 TEST_F(GatheringTest, WhereAnotherDriverHasItTheMachinesAreLeftAlone) {
   auto gathering = gather();
   gathering->open();
-  const auto box = joined(*gathering, links_[0], "box");
+  const auto box = joined(links_[0], "box");
   gathering->wait_for(1, {"box"});
   store_.taken = true;
   EXPECT_FALSE(gathering->is_held());
@@ -236,7 +148,8 @@ TEST_F(GatheringTest, AnAddressThatIsTakenIsWaitedForInASharedStore) {
     gathering->leave();
   }
   const KeptDeployment kept = *store_.kept;
-  const auto squatter = std::make_unique<ControlListener>(kept.driver, with_secret, std::map<std::string, ControlService>{});
+  const auto squatter =
+      std::make_unique<ControlListener>(kept.driver, with_secret, std::map<std::string, ControlService>{});
   gather();
   EXPECT_THAT(told_.lines(), Contains(StartsWith("resumed: nothing: ")));
   store_.kept = kept;
@@ -262,13 +175,12 @@ TEST_F(GatheringTest, ANewLinkCountsBesideTheOthersUnlessTheyAreRevoked) {
 TEST_F(GatheringTest, AMachineThatIsRevokedIsCutOffAndThoseOfItsLinkAreNamed) {
   const auto gathering = gather();
   gathering->open();
-  const auto box = joined(*gathering, links_[0], "box"), attic = joined(*gathering, links_[0], "attic");
+  const auto box = joined(links_[0], "box"), attic = joined(links_[0], "attic");
   gathering->wait_for(2, {"box"});
   EXPECT_EQ(gathering->revoke("box"), std::vector<std::string>{"attic"});
   EXPECT_TRUE(box->has_ended());
   EXPECT_THAT(told_.lines(), Contains("revoked: box, and every link so far; the new one is printed"));
-  EXPECT_THAT(told_.lines(),
-              Contains("revoked: not attic, which came by the same link: motley drain attic --revoke"));
+  EXPECT_THAT(told_.lines(), Contains("revoked: not attic, which came by the same link: motley drain attic --revoke"));
   EXPECT_EQ(links_.size(), 2u);
   gathering->wait_for(1, {"attic"});
 }
@@ -302,7 +214,7 @@ TEST_F(GatheringTest, ARelayIsInTheLinkAndKeptWithTheDeployment) {
 TEST_F(GatheringTest, ADescribedMachineOffersWhatIsDescribed) {
   const auto gathering = gather();
   gathering->open();
-  const auto box = joined(*gathering, links_[0], "box");
+  const auto box = joined(links_[0], "box");
   gathering->wait_for(1, {"box"});
   const auto described = [this](int devices, const std::string& memory) {
     return read_cluster(write(fmt::format(R"(
@@ -317,7 +229,9 @@ memory = "{}"
 memory_bandwidth = "8 GB/s"
 flops = {{ fp32 = "40 GFLOP/s" }}
 reserve = "0 B"
-)", devices, memory), "cluster.toml"));
+)",
+                                          devices, memory),
+                              "cluster.toml"));
   };
   gathering->check_described(described(1, "1 MiB"));
   EXPECT_THAT(refusal([&] { gathering->check_described(described(2, "1 MiB")); }),

@@ -44,8 +44,11 @@ inline Workers start_with_chunks(Members& members, const ServePlan& plan, std::u
 class HandAgent {
  public:
   HandAgent(const Members& members, const std::string& name, const std::string& run = "1",
-            const std::string& of_version = this_version, const RelayAccess& access = with_secret)
-      : stream_(call_service(members.address(), hello(agents_service, name, of_version + " " + run), access, soon()),
+            const std::string& of_version = this_version)
+      : HandAgent(members.address(), with_secret, name, run, of_version) {}
+  HandAgent(const std::string& driver, const RelayAccess& access, const std::string& name, const std::string& run = "1",
+            const std::string& of_version = this_version)
+      : stream_(call_service(driver, hello(agents_service, name, of_version + " " + run), access, soon()),
                 max_agent_message_bytes) {}
 
   static LinkHello hello(const std::string& service, const std::string& name, const std::string& word) {

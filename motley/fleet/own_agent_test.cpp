@@ -14,8 +14,8 @@
 namespace motley {
 namespace {
 
-using ::testing::ElementsAre;
 using ::testing::Each;
+using ::testing::ElementsAre;
 
 class OwnAgentTest : public ::testing::Test {
  protected:

@@ -22,8 +22,7 @@ class StateFolder {
     }
   }
   ~StateFolder() {
-    for (const char* name : names)
-      before_.contains(name) ? ::setenv(name, before_[name].c_str(), 1) : ::unsetenv(name);
+    for (const char* name : names) before_.contains(name) ? ::setenv(name, before_[name].c_str(), 1) : ::unsetenv(name);
     std::filesystem::remove_all(path);
   }
   StateFolder(const StateFolder&) = delete;

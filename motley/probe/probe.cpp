@@ -4,7 +4,6 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <chrono>
 #include <cmath>
 #include <limits>
 #include <memory>
@@ -15,10 +14,6 @@
 #include "motley/base/free_memory.hpp"
 #include "motley/probe/probe_run.hpp"
 #include "motley/probe/probe_scale.hpp"
-#include "motley/server/client.hpp"
-#include "motley/server/http_server.hpp"
-#include "motley/server/service.hpp"
-#include "motley/serving/driver.hpp"
 #include "motley/sim/simulate.hpp"
 #include "motley/workers/local_fleet.hpp"
 
@@ -27,11 +22,8 @@ namespace {
 
 constexpr std::int64_t few_layers = 1, more_layers = 4;  // their difference tells the layers from the rest
 constexpr std::int64_t few_rows = 8;                     // with which a product is bound by memory, or nearly
-constexpr std::size_t request_tokens = 40;               // what the server is measured with: tokens of a request,
-constexpr std::int64_t most_layers = 8;                  // and the pipeline
+constexpr std::int64_t most_layers = 8;                  // of the pipeline that the server is measured with
 constexpr std::ptrdiff_t most_stages = 8;
-constexpr std::chrono::milliseconds idle{50};
-constexpr int request_rounds = 20, warm_up_requests = 3;
 constexpr std::int64_t answer_tokens = 33;
 // Of the seconds asked for: the server's, and each of four measurements of steps.
 constexpr double server_share = 1.0 / 3, steps_share = 1.0 / 6;
@@ -42,12 +34,6 @@ double rounded(double value) {
   if (!std::isfinite(value) || value == 0) return value;
   const double unit = std::pow(10.0, std::floor(std::log10(std::abs(value))) + 1 - digits);
   return unit >= 1 ? std::round(value / unit) * unit : std::round(value / unit) / std::round(1 / unit);
-}
-
-double median(std::vector<double> values) {
-  const auto middle = values.begin() + std::ssize(values) / 2;
-  std::nth_element(values.begin(), middle, values.end());
-  return *middle;
 }
 
 // Per token that a step of it attends to half of its own chunk.
@@ -306,7 +292,9 @@ class Probe {
     const TemporaryFolder folder;
     ServePlan plan = pipeline_of_machines();
     write_weights(plan.model.arch, folder.path(), scale_.fill);
-    const Answer measured = measured_answer(plan, folder);
+    LocalFleet local = fleet(options_.transport);
+    const AnswerTimes measured =
+        options_.measure_answers(plan, local, folder.path(), answer_tokens, server_share * options_.seconds);
     for (std::size_t m = 0; m < plan.stages.size(); ++m)
       for (std::size_t rank = 0; rank < plan.stages[m].devices.size(); ++rank) {
         const int device = options_.cluster.machines[m].devices[rank];
@@ -320,9 +308,9 @@ class Probe {
     const RequestRecord simulated = simulate(plan, request, {}).records.front();
     const std::int64_t chunk = scale_.limits.max_tokens;
     const auto chunks = static_cast<double>((measured.prompt_tokens + chunk - 1) / chunk);
-    result_.driver.step_s = rounded(std::max(0.0, measured.tpot_s - simulated.tpot_s()));
+    result_.driver.step_s = rounded(std::max(0.0, measured.per_token_s - simulated.tpot_s()));
     result_.driver.request_s =
-        rounded(std::max(0.0, measured.ttft_s - simulated.ttft_s() - chunks * result_.driver.step_s));
+        rounded(std::max(0.0, measured.first_token_s - simulated.ttft_s() - chunks * result_.driver.step_s));
     report("server");
   }
 
@@ -335,64 +323,6 @@ class Probe {
       stages.push_back({static_cast<int>(std::min(devices, shape_.heads)), layers});
     }
     return plan_of(shape_, layers * machines, {{.stages = stages, .type = scale_.channel_type}});
-  }
-
-  struct Answer {
-    std::int64_t prompt_tokens = 0;
-    double ttft_s = 0, tpot_s = 0;  // medians
-  };
-  Answer measured_answer(const ServePlan& plan, const TemporaryFolder& folder) const {
-    const std::shared_ptr<TextCodec> codec = open_codec();
-    Service service(plan, codec, {});
-    LocalFleet local = fleet(options_.transport);
-    Driver driver(
-        plan, local,
-        DriverOptions{.model_folder = folder.path(),
-                      .report = {},
-                      .on_events = [&service](std::vector<GenerateEvent> events) { service.take(std::move(events)); }});
-    Server server([&](HttpRequest request,
-                      std::shared_ptr<Exchange> exchange) { service.handle(std::move(request), std::move(exchange)); },
-                  {.port = 0});
-    service.attach(driver);
-    const ServerAddress address{.port = std::to_string(server.port()), .api_key = {}};
-    const Value prompt =
-        codec ? Value(
-                    "A lantern and an owl, a river and a hill, and a friend who was lost in the rain. Who was it that "
-                    "found the lantern, and who the friend? It was the owl, of course.")
-              : Value(Value::Array(request_tokens, Value(1)));
-    const Value request = Value::object({{"prompt", prompt},
-                                         {"max_tokens", answer_tokens},
-                                         {"temperature", 1},  // or it is one token again and again, and no text
-                                         {"seed", 1},
-                                         {"ignore_eos", true},
-                                         {"return_token_ids", true}});
-    Answer answer;
-    std::vector<double> ttft_s, tpot_s;
-    const Instant start = Clock::now();
-    for (int i = 0; i < warm_up_requests + request_rounds; ++i) {
-      std::this_thread::sleep_for(idle);  // a request under light load finds cold caches and sleeping cores
-      const StreamedReply reply = stream_completion(address, request, [](std::string_view) {});
-      if (i < warm_up_requests) continue;
-      answer.prompt_tokens = reply.prompt_tokens;
-      ttft_s.push_back(reply.first_token_s);
-      tpot_s.push_back((reply.last_token_s - reply.first_token_s) / (answer_tokens - 1));
-      if (seconds_since(start) > server_share * options_.seconds) break;
-    }
-    service.detach();
-    answer.ttft_s = median(ttft_s);
-    answer.tpot_s = median(tpot_s);
-    return answer;
-  }
-
-  // Null where there is no text, or no package to read it with.
-  std::shared_ptr<TextCodec> open_codec() const {
-    if (options_.text_folder.empty()) return nullptr;
-    try {
-      return TextCodec::open(options_.text_folder);
-    } catch (const Error& error) {
-      if (error.code() != ErrorCode::environment) throw;
-      return nullptr;
-    }
   }
 
   const ProbeOptions& options_;

@@ -3,24 +3,35 @@
 // What is measured, how, and what is not: docs/probe.md.
 #pragma once
 
+#include <cstdint>
+#include <filesystem>
 #include <functional>
 #include <map>
 #include <optional>
 #include <string>
 #include <vector>
 
+#include "motley/plan/serve.hpp"
 #include "motley/probe/fit/calibrate.hpp"
 #include "motley/probe/fit/unknown_machine.hpp"
 #include "motley/probe/tier_probe.hpp"
+#include "motley/serving/requests.hpp"
+#include "motley/workers/fleet.hpp"
 
 namespace motley {
 
 constexpr double default_probe_seconds = 18;
 
+// Of the real server with this plan and workers in this fleet, asked for answers of so many tokens over HTTP;
+// `seconds`: about so long at most.
+using MeasureAnswers =
+    std::function<AnswerTimes(const ServePlan& plan, Fleet& fleet, const std::filesystem::path& model_folder,
+                              std::int64_t answer_tokens, double seconds)>;
+
 struct ProbeOptions {
   Cluster cluster;                                     // its machines say how many workers compute together
   Architecture shape;                                  // whose blocks are run; those of large models are made narrower
-  std::filesystem::path text_folder;                   // whose tokenizer reads the prompts; empty: they are token ids
+  MeasureAnswers measure_answers;                      // by which the driver's times are found
   std::filesystem::path worker_program;                // motley-worker, beside motley
   std::string backend = "cpu";                         // or cuda: GPU 0 stands for all of the machine's
   std::string transport = "shm";                       // between the workers of a machine

@@ -98,4 +98,23 @@ std::string model_report(const Model& model) {
   return fmt::format("{}\n{}", printable(model.name), table.render());
 }
 
+Value model_json(const Model& model) {
+  const Architecture& a = model.arch;
+  return Value::object({{"name", model.name},
+                        {"family", a.family},
+                        {"layers", a.layers},
+                        {"hidden", a.hidden},
+                        {"heads", a.heads},
+                        {"kv_heads", a.kv_heads},
+                        {"head_dim", a.head_dim},
+                        {"ffn", a.ffn},
+                        {"vocabulary", a.vocabulary},
+                        {"context_tokens", a.context},
+                        {"tied_embeddings", a.tied_embeddings},
+                        {"parameters", total_parameters(a)},
+                        {"block_parameters", block_parameters(a)},
+                        {"flop_per_token", static_cast<double>(a.layers) * block_flops(a, 0) + head_flops(a)},
+                        {"kv_bytes_per_token", a.layers * kv_bytes_per_token(a, DType::bf16)}});
+}
+
 }  // namespace motley

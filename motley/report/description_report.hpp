@@ -3,6 +3,7 @@
 
 #include <string>
 
+#include "motley/base/value.hpp"
 #include "motley/cluster/cluster.hpp"
 #include "motley/model/model.hpp"
 
@@ -14,5 +15,6 @@ std::string cluster_report(const Cluster& cluster);
 std::string catalogue_report();
 // Shape, parameters, bytes, FLOPs and KV bytes of a model.
 std::string model_report(const Model& model);
+Value model_json(const Model& model);
 
 }  // namespace motley

@@ -1,12 +1,6 @@
 #include "motley/report/html.hpp"
 
-#include <fmt/format.h>
-
-#include "motley/report/html_marks.hpp"
-
 namespace motley {
-
-std::string_view page_css();  // page.css
 
 namespace {
 
@@ -102,27 +96,6 @@ Html figures(const std::vector<PageFigure>& list) {
     tiles += div("tile", {tag("dt", {}, figure.label), tag("dd", {{"class", "value"}}, figure.value),
                           figure.note.empty() ? Html() : tag("dd", {{"class", "note"}}, figure.note)});
   return tag("dl", {{"class", "tiles"}}, tiles);
-}
-
-std::string page(std::string_view kind, std::string_view title, const Html& head,
-                 const std::vector<PageSection>& sections) {
-  Html links, body;
-  for (const PageSection& part : sections) {
-    if (part.content.empty()) continue;
-    links += tag("a", {{"href", "#" + part.id}}, part.title);
-    body += section(part.id, part.title, part.content);
-  }
-  const Html whole =
-      tag("main", {},
-          {pattern_definitions(), tag("header", {}, {paragraph("kind", kind), tag("h1", {}, title), head}),
-           tag("nav", {{"aria-label", "On this page"}}, links), body});
-  return fmt::format(
-      "<!DOCTYPE html>\n<html lang=\"en\">\n<head>\n<meta charset=\"utf-8\">\n"
-      "<meta name=\"viewport\" content=\"width=device-width, initial-scale=1\">\n"
-      "<meta name=\"color-scheme\" content=\"light dark\">\n"
-      "<meta http-equiv=\"Content-Security-Policy\" content=\"default-src 'none'; style-src 'unsafe-inline'\">\n"
-      "<title>{}</title>\n<style>{}</style>\n</head>\n<body>\n{}\n</body>\n</html>\n",
-      Html(title).markup(), page_css(), whole.markup());
 }
 
 }  // namespace motley

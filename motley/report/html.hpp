@@ -53,13 +53,4 @@ struct PageFigure {
 };
 Html figures(const std::vector<PageFigure>& list);
 
-struct PageSection {
-  std::string id;
-  std::string title;
-  Html content;
-};
-// The whole document, with nothing to load beside it. Empty sections are left out.
-std::string page(std::string_view kind, std::string_view title, const Html& head,
-                 const std::vector<PageSection>& sections);
-
 }  // namespace motley

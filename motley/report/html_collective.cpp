@@ -9,6 +9,7 @@
 #include "motley/report/html_cost.hpp"
 #include "motley/report/html_layout.hpp"
 #include "motley/report/html_marks.hpp"
+#include "motley/report/html_page.hpp"
 #include "motley/report/html_report.hpp"
 #include "motley/report/html_search.hpp"
 #include "motley/report/table.hpp"

@@ -115,20 +115,6 @@ Html area(std::string_view css_class, const std::vector<double>& shares) {
              tag("path", {{"class", std::string(css_class)}, {"d", path}}));
 }
 
-Html pattern_definitions() {
-  // Per cause: its colour, and strokes of its own on an 8 x 8 tile. The first is plain.
-  static constexpr const char* strokes[] = {"", "M-2 2L2 -2M0 8L8 0M6 10L10 6", "M0 4H8", "M4 0V8",
-                                            "M-2 6L2 10M0 0L8 8M6 -2L10 2"};
-  Html patterns;
-  for (std::size_t i = 0; i < std::size(strokes); ++i)
-    patterns +=
-        tag("pattern",
-            {{"id", fmt::format("fill{}", i)}, {"width", "8"}, {"height", "8"}, {"patternUnits", "userSpaceOnUse"}},
-            {tag("rect", {{"class", fmt::format("ground{}", i)}, {"width", "8"}, {"height", "8"}}),
-             tag("path", {{"class", "stroke"}, {"d", strokes[i]}})});
-  return tag("svg", {{"class", "definitions"}, {"aria-hidden", "true"}}, tag("defs", {}, patterns));
-}
-
 std::string colour_class(std::size_t number) { return fmt::format("c{}", number % colours); }
 
 std::string short_figure(double value) { return value < 1e4 ? fmt::format("{:.4g}", value) : human_count(value); }

@@ -57,9 +57,6 @@ Html axis_lines(const PageAxis& axis);
 // A curve of shares (0 to 1) over equal intervals, filled to the ground.
 Html area(std::string_view css_class, const std::vector<double>& shares);
 
-// What tells filled boxes apart without colours; once per page.
-Html pattern_definitions();
-
 // Eight colours, again and again: "c0" to "c7".
 std::string colour_class(std::size_t number);
 

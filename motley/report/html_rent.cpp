@@ -4,6 +4,7 @@
 #include <algorithm>
 
 #include "motley/report/html_marks.hpp"
+#include "motley/report/html_page.hpp"
 #include "motley/report/html_report.hpp"
 #include "motley/report/html_search.hpp"
 #include "motley/report/html_workload.hpp"

@@ -8,6 +8,7 @@
 #include "motley/cost/train/train_cost.hpp"
 #include "motley/report/html_curve.hpp"
 #include "motley/report/html_marks.hpp"
+#include "motley/report/html_page.hpp"
 #include "motley/report/html_report.hpp"
 #include "motley/report/html_timeline.hpp"
 #include "motley/report/table.hpp"

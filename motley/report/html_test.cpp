@@ -5,6 +5,7 @@
 
 #include "motley/report/html_cost.hpp"
 #include "motley/report/html_marks.hpp"
+#include "motley/report/html_page.hpp"
 #include "motley/report/page_test.hpp"
 
 namespace motley {

@@ -116,8 +116,7 @@ std::int64_t most_open(const ServePlan& plan) {
 
 class BatchProgress {
  public:
-  BatchProgress(std::function<void(const std::string&, const std::string&)> report, BatchCount count)
-      : report_(std::move(report)), count_(count) {}
+  BatchProgress(Report report, BatchCount count) : report_(std::move(report)), count_(count) {}
   void add(const Value& body) {
     ++count_.answered;
     ++answered_here_;
@@ -138,7 +137,7 @@ class BatchProgress {
   }
 
  private:
-  const std::function<void(const std::string&, const std::string&)> report_;
+  const Report report_;
   BatchCount count_;
   std::int64_t answered_here_ = 0;
   double tokens_ = 0, next_s_ = 0, next_lasting_s_ = 0;
@@ -157,7 +156,7 @@ Value answer_line(const Answer& answer, Value body) {
 
 }  // namespace
 
-int generate_answers(ServePlan plan, Fleet& fleet, ServeSettings settings, const GenerateFiles& files) {
+int generate_answers(ServePlan plan, ServedDeployment& deployment, ServeSettings settings, const GenerateFiles& files) {
   AnswerFile answers(files.output);
   const BatchCount count = compare(files, answers);
   if (count.answered == count.requests) {
@@ -169,9 +168,9 @@ int generate_answers(ServePlan plan, Fleet& fleet, ServeSettings settings, const
   const std::int64_t window = most_open(plan);
   Service service(plan, open_codec(settings, plan.model.arch.vocabulary), {});
   settings.max_queue = std::numeric_limits<std::int32_t>::max();  // `window` bounds it
-  DriverOptions options = driver_options(settings);
+  DriverOptions options = driver_options(settings, deployment);
   options.on_events = [&service](std::vector<GenerateEvent> events) { service.take(std::move(events)); };
-  Driver driver(std::move(plan), fleet, std::move(options));
+  Driver driver(std::move(plan), deployment.fleet(), std::move(options));
   driver.on_failure([&](const Error& error) { inbox.fail(error); });
   service.attach(driver);
   struct Detach {

@@ -54,68 +54,90 @@ class Ending {
   std::optional<Error> failure_;
 };
 
-// Signals end the process again when this is left.
-struct Disarmed {
-  explicit Disarmed(StopSignals& given) : signals(given) {}
-  ~Disarmed() { signals.disarm(); }
-  Disarmed(const Disarmed&) = delete;
-  Disarmed& operator=(const Disarmed&) = delete;
-  StopSignals& signals;
-};
+ServerOptions server_options(const ServeSettings& settings) {
+  ServerOptions options;
+  options.host = settings.host;
+  options.port = settings.port;
+  options.insecure = settings.insecure;
+  options.origins = settings.origins;
+  options.max_new_per_address = settings.new_per_address;
+  return options;
+}
 
 }  // namespace
 
-int serve_plan(ServePlan plan, Fleet& fleet, StopSignals& signals, ServeSettings settings) {
+struct PlanServer::Impl {
+  Impl(ServePlan given, ServedDeployment& served, StopSignals& stops, ServeSettings how)
+      : settings(std::move(how)),
+        deployment(served),
+        signals(stops),
+        plan(std::move(given)),
+        service(
+            plan, open_codec(settings, plan.model.arch.vocabulary),
+            {.api_key = settings.api_key, .operator_key = settings.operator_key, .machines = deployment.machines()}),
+        server([this](HttpRequest request,
+                      std::shared_ptr<Exchange> exchange) { service.handle(std::move(request), std::move(exchange)); },
+               server_options(settings)) {}
+  // Signals end the process again once all that is below has come to its end.
+  struct Disarmed {
+    StopSignals& signals;
+    ~Disarmed() { signals.disarm(); }
+  };
+
+  const ServeSettings settings;
+  ServedDeployment& deployment;
+  StopSignals& signals;
+  ServePlan plan;
   Ending ending;
-  const Disarmed at_end(signals);
-  const auto& report = settings.report;
-  Service service(plan, open_codec(settings, plan.model.arch.vocabulary),
-                  {.api_key = settings.api_key,
-                   .operator_key = settings.operator_key,
-                   .drain = settings.drain,
-                   .new_link = settings.new_link,
-                   .deployment = settings.deployment});
+  const Disarmed at_end{signals};
+  Service service;
+  Server server;
+  std::optional<Driver> driver;
+};
 
-  ServerOptions server_options;
-  server_options.host = settings.host;
-  server_options.port = settings.port;
-  server_options.insecure = settings.insecure;
-  server_options.origins = settings.origins;
-  server_options.max_new_per_address = settings.new_per_address;
-  // The port is taken before the workers start: if it is in use, that is said at once.
-  Server server([&](HttpRequest request,
-                    std::shared_ptr<Exchange> exchange) { service.handle(std::move(request), std::move(exchange)); },
-                server_options);
-  if (settings.on_listening) settings.on_listening(server.port());
+PlanServer::PlanServer(ServePlan plan, ServedDeployment& deployment, StopSignals& signals, ServeSettings settings)
+    : impl_(std::make_unique<Impl>(std::move(plan), deployment, signals, std::move(settings))) {}
 
-  DriverOptions driver_settings = driver_options(settings);
-  driver_settings.on_events = [&service](std::vector<GenerateEvent> events) { service.take(std::move(events)); };
-  Driver driver(std::move(plan), fleet, std::move(driver_settings));
-  driver.on_failure([&](const Error& error) { ending.fail(error); });
-  service.attach(driver);
-  if (settings.on_driver) settings.on_driver(driver);
-  signals.arm([&ending] { ending.interrupt(); });
-  report(driver.status().ready ? "ready" : "waiting", fmt::format("http://{}:{}/v1", settings.host, server.port()));
-  if (settings.on_ready) settings.on_ready(server.port());
+PlanServer::~PlanServer() {
+  impl_->deployment.stop_watching();
+  impl_->service.detach();
+}
 
-  ending.wait();
+int PlanServer::port() const { return impl_->server.port(); }
+
+void PlanServer::start() {
+  Impl& impl = *impl_;
+  DriverOptions options = driver_options(impl.settings, impl.deployment);
+  options.on_events = [&impl](std::vector<GenerateEvent> events) { impl.service.take(std::move(events)); };
+  impl.driver.emplace(impl.plan, impl.deployment.fleet(), std::move(options));
+  impl.driver->on_failure([&impl](const Error& error) { impl.ending.fail(error); });
+  impl.service.attach(*impl.driver);
+  impl.deployment.watch(*impl.driver);
+  impl.signals.arm([&impl] { impl.ending.interrupt(); });
+  impl.settings.report(impl.driver->status().ready ? "ready" : "waiting",
+                       fmt::format("http://{}:{}/v1", impl.settings.host, port()));
+}
+
+void PlanServer::run() {
+  Impl& impl = *impl_;
+  const auto& report = impl.settings.report;
   const auto late = [&report] { report("ended", "before every thread had come to its end"); };
-  signals.end_within(settings.drain_s + ending_s, late);
-  if (const auto failure = ending.failure()) {
-    service.refuse(fmt::format("the deployment failed: {}", failure->what()));
+  impl.ending.wait();
+  impl.signals.end_within(impl.settings.drain_s + ending_s, late);
+  if (const auto failure = impl.ending.failure()) {
+    impl.service.refuse(fmt::format("the deployment failed: {}", failure->what()));
     report("failed", failure->what());
     std::this_thread::sleep_for(failure_linger);
   } else {
-    service.refuse("the server is shutting down");
-    report("draining", fmt::format("at most {} s", settings.drain_s));
-    driver.drain(settings.drain_s);
+    impl.service.refuse("the server is shutting down");
+    report("draining", fmt::format("at most {} s", impl.settings.drain_s));
+    impl.driver->drain(impl.settings.drain_s);
   }
-  signals.end_within(static_cast<double>(last_answers.count()) + ending_s, late);
-  if (settings.before_end) settings.before_end();
-  service.detach();
-  server.stop(last_answers);
-  if (const auto failure = ending.failure()) throw *failure;
-  return 0;
+  impl.signals.end_within(static_cast<double>(last_answers.count()) + ending_s, late);
+  impl.deployment.stop_watching();
+  impl.service.detach();
+  impl.server.stop(last_answers);
+  if (const auto failure = impl.ending.failure()) throw *failure;
 }
 
 }  // namespace motley

@@ -208,8 +208,9 @@ struct Service::Impl {
   }
   HttpResponse plan() {
     Value report = running_plan(status());
-    const Value more = options.deployment ? options.deployment() : Value::object();
-    for (const auto& [name, value] : more.as_object()) report.set(name, value);
+    if (options.machines != nullptr)
+      for (const Value more = options.machines->describe(); const auto& [name, value] : more.as_object())
+        report.set(name, value);
     return json_response(report);
   }
 
@@ -251,27 +252,27 @@ struct Service::Impl {
   // The link is a secret: it goes to the output of the process that serves, and no answer has it.
   HttpResponse new_link(const HttpRequest& request) {
     const Value body = parse_order(request);
-    if (!options.new_link)
+    if (options.machines == nullptr)
       throw ApiError(400, "no machine can join this deployment: it was not started by `motley up`", {}, "no_members");
     const Value* lifetime = body.is_object() ? body.find("token_lifetime_s") : nullptr;
     if (lifetime != nullptr && !lifetime->is_number())
       throw input_error("\"token_lifetime_s\" must be a number", "leave it out for the deployment's own");
     const auto asked_s = lifetime != nullptr ? std::optional(lifetime->as_number()) : std::nullopt;
-    const double lifetime_s = options.new_link(flag(body, "revoke"), asked_s);
+    const double lifetime_s = options.machines->new_link(flag(body, "revoke"), asked_s);
     return json_response(Value::object({{"token_lifetime_s", lifetime_s}}), 202);
   }
 
   HttpResponse drain(const HttpRequest& request) {
     require_serving();
     const Value body = parse_order(request);
-    if (!options.drain)
+    if (options.machines == nullptr)
       throw ApiError(400, "this deployment has one machine: there is none to be drained", {}, "no_members");
     const Value* member = body.find("member");
     if (member == nullptr || !member->is_string())
       throw input_error("the request has no \"member\"", "name a machine: {\"member\": \"box\"}");
     const bool revoke = flag(body, "revoke");
     Value::Array same_link;
-    for (const std::string& other : options.drain(member->as_string(), revoke)) same_link.push_back(other);
+    for (const std::string& other : options.machines->drain(member->as_string(), revoke)) same_link.push_back(other);
     Value answer = Value::object({{revoke ? "revoked" : "draining", member->as_string()}});
     if (revoke) answer.set("same_link", Value(std::move(same_link)));
     return json_response(answer, 202);

@@ -4,26 +4,20 @@
 
 #include <functional>
 #include <memory>
-#include <optional>
 #include <string>
 #include <vector>
 
 #include "motley/plan/serve.hpp"
 #include "motley/server/http.hpp"
-#include "motley/serving/generator.hpp"
+#include "motley/serving/served_deployment.hpp"
 #include "motley/text/text_codec.hpp"
 
 namespace motley {
 
 struct ServiceOptions {
-  std::string api_key = {};       // empty: none is asked for
-  std::string operator_key = {};  // also for what changes the deployment; empty: nobody may
-  // All of the following may be called from any thread.
-  // POST /drain; see ServeSettings.
-  std::function<std::vector<std::string>(const std::string& member, bool revoke)> drain = {};
-  // POST /link: prints it, and returns for how many seconds its token counts.
-  std::function<double(bool revoke, std::optional<double> lifetime_s)> new_link = {};
-  std::function<Value()> deployment = {};  // an object: what GET /plan says of machines besides
+  std::string api_key = {};            // empty: none is asked for
+  std::string operator_key = {};       // also for what changes the deployment; empty: nobody may
+  JoinedMachines* machines = nullptr;  // behind POST /drain and POST /link; null: no machine can join
 };
 
 class Service {

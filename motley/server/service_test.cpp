@@ -563,9 +563,22 @@ TEST(Service, AsksForItsKey) {
   EXPECT_TRUE(get("/health", "").starts_with("HTTP/1.1 200 "));
 }
 
+struct CountedMachines final : JoinedMachines {
+  Value describe() const override { return Value::object({{"members", Value(Value::Array{"box"})}}); }
+  std::vector<std::string> drain(const std::string&, bool) override {
+    ++drained;
+    return {};
+  }
+  double new_link(bool, std::optional<double>) override {
+    ++links;
+    return 60;
+  }
+  int drained = 0, links = 0;
+};
+
 TEST(Service, TheOperatorsPathsHaveAKeyOfTheirOwn) {
   Script script;
-  int drained = 0, links = 0;
+  CountedMachines machines;
   const auto answer = [&](const ServiceOptions& options, const std::string& request) {
     Service service(small_plan(nullptr), nullptr, options);
     service.attach(script);
@@ -579,16 +592,7 @@ TEST(Service, TheOperatorsPathsHaveAKeyOfTheirOwn) {
   };
   const std::vector<std::pair<std::string, std::string>> changes = {
       {"/plan", to_json(write(toy_plan({{1}})))}, {"/drain", R"({"member": "box"})"}, {"/link", "{}"}};
-  ServiceOptions options{.drain =
-                             [&](const std::string&, bool) {
-                               ++drained;
-                               return std::vector<std::string>();
-                             },
-                         .new_link =
-                             [&](bool, std::optional<double>) {
-                               ++links;
-                               return 60.0;
-                             }};
+  ServiceOptions options{.machines = &machines};
   for (const auto& [client, operator_] :
        {std::pair<std::string, std::string>{"", "boss"}, {"sesame", "boss"}, {"sesame", ""}, {"", ""}}) {
     options.api_key = client;
@@ -597,15 +601,19 @@ TEST(Service, TheOperatorsPathsHaveAKeyOfTheirOwn) {
       for (const std::string wrong : {"", "sesame", "bos", "boss2", "Boss"})
         EXPECT_TRUE(answer(options, post(path, body, wrong)).starts_with("HTTP/1.1 401 ")) << path << wrong;
   }
-  EXPECT_TRUE(script.plans.empty() && drained == 0 && links == 0);
+  EXPECT_TRUE(script.plans.empty() && machines.drained == 0 && machines.links == 0);
   options.api_key = "sesame";
   options.operator_key = "boss";
   for (const auto& [path, body] : changes)
     EXPECT_TRUE(answer(options, post(path, body, "boss")).starts_with("HTTP/1.1 202 ")) << path;
-  EXPECT_TRUE(script.plans.size() == 1 && drained == 1 && links == 1);
+  EXPECT_TRUE(script.plans.size() == 1 && machines.drained == 1 && machines.links == 1);
   // It opens what clients see, too.
-  EXPECT_TRUE(answer(options, http_get_request("/plan", "Connection: close\r\nAuthorization: Bearer boss\r\n"))
-                  .starts_with("HTTP/1.1 200 "));
+  const std::string plan =
+      answer(options, http_get_request("/plan", "Connection: close\r\nAuthorization: Bearer boss\r\n"));
+  EXPECT_TRUE(plan.starts_with("HTTP/1.1 200 ") && has(plan, "\"members\":[\"box\"]")) << plan;
+  options.machines = nullptr;
+  for (const std::string path : {"/drain", "/link"})
+    EXPECT_TRUE(has(answer(options, post(path, "{}", "boss")), "\"no_members\"")) << path;
 }
 
 TEST_F(ServiceTest, BodiesAreJson) {

@@ -23,15 +23,15 @@ std::shared_ptr<TextCodec> open_codec(const ServeSettings& settings, std::int64_
   }
 }
 
-DriverOptions driver_options(const ServeSettings& settings) {
+DriverOptions driver_options(const ServeSettings& settings, ServedDeployment& deployment) {
   DriverOptions options;
   options.model_folder = settings.model_folder;
   options.max_queue = settings.max_queue;
-  options.replan = settings.replan;
-  options.restart = settings.restart;
-  options.report = [report = settings.report](const std::string& what, const std::string& detail, double) {
-    report(what, detail);
+  options.replan = [&deployment](const ServePlan& before, const std::set<std::string>& lost, const Error&) {
+    return deployment.replan(before, lost);
   };
+  options.restart = deployment.restart();
+  options.report = settings.report;
   return options;
 }
 

@@ -80,7 +80,7 @@ struct Driver::Impl {
   std::thread thread;
 
   void report(const std::string& what, const std::string& detail) const {
-    if (options.report) options.report(what, detail, seconds_since(start));
+    if (options.report) options.report(what, detail);
   }
 
   // ---- the thread ----

@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "motley/base/error.hpp"
+#include "motley/base/event_log.hpp"
 #include "motley/batching/step_rule.hpp"
 #include "motley/deployment/deployment_state.hpp"
 #include "motley/plan/serve.hpp"
@@ -33,8 +34,7 @@ struct DriverOptions {
   Replan replan = {};
   RestartRule restart = {};
   double hold_s = 30;  // that requests wait while nothing fits what is left; then they fail, and new ones are refused
-  // Start-up phases with times, for people: ("weights", 0.42, 1.3 s).
-  std::function<void(const std::string& phase, const std::string& detail, double elapsed_s)> report;
+  Report report = {};  // of phases of the start, and what happens later
   // Takes what a step brought its requests, all at once; the events of one request are in order. Called on the driver's
   // own thread; must not block or throw. It may call generate() and cancel(). A request's first events may arrive
   // before generate() has returned its id.

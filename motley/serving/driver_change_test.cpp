@@ -311,7 +311,7 @@ class DriverPreparation : public DriverChange {
     FleetOptions options = fake();
     options.restart.deaths = 100;
     options.fleet = std::make_shared<ScriptedFleet>(said_);
-    options.report = [this, scripted_after](const std::string& phase, const std::string& detail, double) {
+    options.report = [this, scripted_after](const std::string& phase, const std::string& detail) {
       if (phase == scripted_after) said_.next = true;
       const std::lock_guard lock(mutex_);
       reports_ += phase + ": " + detail + "\n";

@@ -51,7 +51,7 @@ TEST_F(DriverTest, GoesOnWithFewerKeysAndValuesWhereMemoryIsShort) {
     SCOPED_TRACE(settings);
     FleetOptions options = fake(settings);
     std::vector<std::string> of_memory;
-    options.report = [&](const std::string& phase, const std::string& detail, double) {
+    options.report = [&](const std::string& phase, const std::string& detail) {
       if (phase == "memory") of_memory.push_back(detail);
     };
     std::vector<Answer> answers(30);
@@ -74,7 +74,7 @@ TEST_F(DriverTest, RunsAllRoutesAndReportsItsStart) {
     FleetOptions options = fake("step_ms=1");
     options.transport = transport;
     std::vector<std::string> phases;
-    options.report = [&](const std::string& phase, const std::string&, double) { phases.push_back(phase); };
+    options.report = [&](const std::string& phase, const std::string&) { phases.push_back(phase); };
     CallingDriver driver(toy_plan({{2, 3, 1}, {1, 2}}), options);
     EXPECT_EQ(phases.front(), "workers");
     EXPECT_THAT(phases, testing::IsSupersetOf({"weights", "memory"}));

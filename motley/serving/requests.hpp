@@ -33,4 +33,10 @@ struct GenerateEvent {
   std::optional<std::vector<TokenScore>> prompt_scores = {};  // before the first token; of all but the prompt's first
 };
 
+// What answers take that are asked for one at a time: medians.
+struct AnswerTimes {
+  std::int64_t prompt_tokens = 0;
+  double first_token_s = 0, per_token_s = 0;
+};
+
 }  // namespace motley

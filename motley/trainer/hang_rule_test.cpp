@@ -38,13 +38,17 @@ TEST(HangRule, SlowWorkersAndThoseThatWaitForThemAreHealthy) {
 }
 
 // Its processor time did not grow while it waited before.
-TEST(HangRule, AWorkerThatHasJustBegunToComputeIsHealthy) { EXPECT_FALSE(hang({at(1, Doing::computing, 0.1, 0, 3600)})); }
+TEST(HangRule, AWorkerThatHasJustBegunToComputeIsHealthy) {
+  EXPECT_FALSE(hang({at(1, Doing::computing, 0.1, 0, 3600)}));
+}
 
 TEST(HangRule, NamesAllThatWaitWhereNoWorkerComputes) {
   EXPECT_EQ(hang({at(0, Doing::receiving, 31, 0, 31, 1), at(1, Doing::meeting, 32, 0, 32, 0)}),
             "no worker computes step 7: box/0 waits for box/1 (31.0 s), box/1 waits for other workers (32.0 s)");
-  EXPECT_EQ(hang({at(2, Doing::waiting_for_steps, 31)}), "no worker computes step 7: box/2 waits for the step (31.0 s)");
-  EXPECT_EQ(hang({at(2, Doing::sending, 31, 0, 0, 77)}), "no worker computes step 7: box/2 waits for other workers (31.0 s)");
+  EXPECT_EQ(hang({at(2, Doing::waiting_for_steps, 31)}),
+            "no worker computes step 7: box/2 waits for the step (31.0 s)");
+  EXPECT_EQ(hang({at(2, Doing::sending, 31, 0, 0, 77)}),
+            "no worker computes step 7: box/2 waits for other workers (31.0 s)");
   EXPECT_FALSE(hang({at(0, Doing::receiving, 31, 0, 31, 1), at(1, Doing::meeting, 29, 0, 29, 0)}));
   EXPECT_FALSE(hang({}));
 }

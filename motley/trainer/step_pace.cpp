@@ -45,9 +45,9 @@ std::vector<StepPace::Change> StepPace::add(const std::vector<double>& seconds) 
     for (std::size_t j = 0; j < workers_.size(); ++j)
       if (j != i) others.push_back(workers_[j].factor);
     const double latest_s = std::accumulate(worker.latest.begin(), worker.latest.end(), 0.0);
-    const bool slow = worker.slow ? worker.factor >= slow_until
-                                  : worker.factor >= std::max(slow_from, apart * median_of(std::move(others))) &&
-                                        latest_s >= least_s;
+    const bool slow =
+        worker.slow ? worker.factor >= slow_until
+                    : worker.factor >= std::max(slow_from, apart * median_of(std::move(others))) && latest_s >= least_s;
     if (slow != worker.slow) changes.push_back({i, worker.factor, slow});
     worker.slow = slow;
   }

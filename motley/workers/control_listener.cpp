@@ -128,7 +128,7 @@ struct ControlListener::State {
     const auto service = services.find(hello.group);
     const bool known = hello.purpose == LinkPurpose::control && service != services.end();
     const std::string wrong =
-        known ? service->second.admit(hello, stream.encrypted() ? stream.peer_name() : hello.from_id)
+        known ? service->second.admit(hello, stream.encrypted() ? stream.peer_name() : std::string(hello.from_id))
               : "nothing but control connections is taken here";
     if (!wrong.empty()) note_refusal(fmt::format("\"{}\": {}", hello.from_id, wrong));
     try {

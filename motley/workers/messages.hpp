@@ -16,19 +16,29 @@
 #pragma once
 
 #include <cstdint>
-#include <map>
 #include <optional>
 #include <string>
 #include <string_view>
 #include <variant>
 #include <vector>
 
+#include "motley/base/bounded.hpp"
+
 namespace motley {
+
+constexpr std::size_t max_plan_bytes = std::size_t{32} << 20;
+constexpr std::size_t max_part_bytes = std::size_t{4} << 20;  // of a state, in a message
+constexpr std::size_t max_address_bytes = 1000;
+constexpr std::size_t max_plan_workers = 4096;
+constexpr std::size_t max_cache_moves = std::size_t{64} << 10;
+constexpr std::size_t max_message_blocks = std::size_t{4} << 20;
+constexpr std::size_t max_message_sequences = std::size_t{64} << 10;
+constexpr std::size_t max_message_tokens = std::size_t{4} << 20;
 
 // Where a worker takes connections of others with its fabric (comm/transport/fabric.hpp).
 struct WorkerAddress {
-  std::string address;
-  std::string host = {};  // workers of one host share memory; empty: with no other
+  BoundedText<max_address_bytes> address;
+  BoundedText<max_address_bytes> host = {};  // workers of one host share memory; empty: with no other
   bool operator==(const WorkerAddress&) const = default;
 };
 
@@ -42,22 +52,23 @@ struct CacheMove {
 // Each worker does its part of the moves in their order, with these blocks of each layer, before it is ready. Of layers
 // that it does not have, and of which no move tells, a worker keeps nothing.
 struct CacheHandover {
-  std::vector<CacheMove> moves = {};
-  std::vector<std::int32_t> blocks = {};
+  BoundedList<CacheMove, max_cache_moves> moves = {};
+  BoundedList<std::int32_t, max_message_blocks> blocks = {};  // KV blocks that cover [0, position + count), in order
   bool operator==(const CacheHandover&) const = default;
 };
 
 struct Launch {
-  std::string plan_json;  // the worker's device tells its stage and rank
+  BoundedText<max_plan_bytes> plan_json;  // the worker's device tells its stage and rank
   std::uint64_t epoch = 1;
-  std::vector<WorkerAddress> workers;  // in the order of worker_devices() (launch.hpp): each connects with the others
+  // In the order of worker_devices() (launch.hpp): each connects with the others.
+  BoundedList<WorkerAddress, max_plan_workers> workers;
   CacheHandover handover = {};
   bool operator==(const Launch&) const = default;
 };
 
 // Loads the weights that a Launch of this plan will ask for.
 struct Preload {
-  std::string plan_json;
+  BoundedText<max_plan_bytes> plan_json;
   bool operator==(const Preload&) const = default;
 };
 struct Preloaded {
@@ -100,8 +111,8 @@ struct Ready {
 struct Interrupted {
   std::uint64_t epoch = 1;
   std::string message;
-  std::vector<std::int32_t> suspects = {};  // places in worker_devices(): who did not do their part
-  std::int64_t kv_tokens = 0;               // memory is short: its stage may have keys and values of so many tokens
+  BoundedList<std::int32_t, max_plan_workers> suspects = {};  // places in worker_devices(): who did not do their part
+  std::int64_t kv_tokens = 0;  // memory is short: its stage may have keys and values of so many tokens
   bool operator==(const Interrupted&) const = default;
 };
 
@@ -122,16 +133,16 @@ struct Sampling {
   float frequency_penalty = 0;
   std::uint64_t seed = 0;
   std::int32_t logprobs = -1;  // -1: none; n: of the chosen token and the n most likely
-  std::map<std::int32_t, float> logit_bias = {};
-  std::vector<std::int32_t> forbidden = {};  // tokens that may not come now (eos under min_tokens)
-  std::vector<std::int32_t> generated = {};  // output so far; filled only where a penalty needs it
+  BoundedMap<std::int32_t, float, max_message_tokens> logit_bias = {};
+  BoundedList<std::int32_t, max_message_tokens> forbidden = {};  // tokens that may not come now (eos under min_tokens)
+  BoundedList<std::int32_t, max_message_tokens> generated = {};  // output so far; filled only where a penalty needs it
   bool operator==(const Sampling&) const = default;
 };
 
 // How likely the model finds tokens that are known: log-probabilities of `targets`, of which the i-th follows the i-th
 // token of this part.
 struct Scoring {
-  std::vector<std::int32_t> targets = {};
+  BoundedList<std::int32_t, max_message_tokens> targets = {};
   std::int32_t top = 0;  // so many of the most likely tokens with each
   bool operator==(const Scoring&) const = default;
 };
@@ -142,9 +153,9 @@ struct StepSequence {
   std::uint64_t sequence = 0;
   std::int64_t position = 0;
   std::int64_t count = 0;
-  std::vector<std::int32_t> tokens = {};  // `count` ids
-  std::vector<std::int32_t> blocks = {};  // KV blocks that cover [0, position + count), in order
-  std::optional<Sampling> sampling = {};  // set: sample a token after the last of these
+  BoundedList<std::int32_t, max_message_tokens> tokens = {};  // `count` ids
+  BoundedList<std::int32_t, max_message_blocks> blocks = {};  // KV blocks that cover [0, position + count), in order
+  std::optional<Sampling> sampling = {};                      // set: sample a token after the last of these
   std::optional<Scoring> scoring = {};
   std::int32_t stages = 0;  // of the route, that it passes; 0: all. Parts that go further come first in a step
   bool operator==(const StepSequence&) const = default;
@@ -154,7 +165,7 @@ struct StepSequence {
 struct Step {
   std::uint64_t step = 0;
   std::uint64_t route = 0;  // index into the plan's routes
-  std::vector<StepSequence> sequences = {};
+  BoundedList<StepSequence, max_message_sequences> sequences = {};
   bool operator==(const Step&) const = default;
 };
 
@@ -167,21 +178,21 @@ struct TokenLogprob {
 struct SampledToken {
   std::uint64_t sequence = 0;
   std::int32_t token = 0;
-  float logprob = 0;                   // 0 unless asked for
-  std::vector<TokenLogprob> top = {};  // as many as asked for
+  float logprob = 0;                                       // 0 unless asked for
+  BoundedList<TokenLogprob, max_message_tokens> top = {};  // as many as asked for
   bool operator==(const SampledToken&) const = default;
 };
 
 struct TokenScore {
   float logprob = 0;
-  std::vector<TokenLogprob> top = {};
+  BoundedList<TokenLogprob, max_message_tokens> top = {};
   bool operator==(const TokenScore&) const = default;
 };
 
 // Of the targets of one sequence, in their order.
 struct SequenceScores {
   std::uint64_t sequence = 0;
-  std::vector<TokenScore> scores = {};
+  BoundedList<TokenScore, max_message_tokens> scores = {};
   bool operator==(const SequenceScores&) const = default;
 };
 
@@ -191,8 +202,8 @@ struct StepResult {
   double compute_s = 0;     // busy
   double wait_s = 0;        // waiting for other workers
   double stage_wait_s = 0;  // of that, for the other ranks of the stage
-  std::vector<SampledToken> tokens = {};
-  std::vector<SequenceScores> scores = {};  // of the sequences with targets
+  BoundedList<SampledToken, max_message_sequences> tokens = {};
+  BoundedList<SequenceScores, max_message_sequences> scores = {};  // of the sequences with targets
   bool operator==(const StepResult&) const = default;
 };
 
@@ -202,7 +213,8 @@ enum class Doing : std::uint8_t {
   computing,
   receiving,  // rows of a step from `peer`
   sending,    // rows of a step to `peer`
-  meeting     // the other ranks of its stage: `peer` is one of them
+  meeting,    // the other ranks of its stage: `peer` is one of them
+  last = meeting
 };
 struct Activity {
   std::uint64_t epoch = 0;
@@ -226,20 +238,20 @@ struct Stop {
 
 // From whoever has started the worker: what it is, and what it shows its driver and other workers.
 struct CallDriver {
-  std::string driver;       // the address to call; empty: it is at the other end of this connection
-  std::string device;       // "box/0"
-  std::uint64_t start = 1;  // the number of this start
+  BoundedText<max_address_bytes> driver;  // the address to call; empty: it is at the other end of this connection
+  std::string device;                     // "box/0"
+  std::uint64_t start = 1;                // the number of this start
   std::string model_folder;
   std::string backend = "cpu";  // or "cuda:0"
   std::int32_t threads = 1;
-  std::string listen;                               // where to take connections of other workers: "10.0.0.7:0"
+  BoundedText<max_address_bytes> listen;            // where to take connections of other workers: "10.0.0.7:0"
   std::string key;                                  // the group's
   std::string certificate, private_key, authority;  // PEM; of the agent
   bool operator==(const CallDriver&) const = default;
 };
 // Where it has no driver to call: it takes connections of the others.
 struct Listening {
-  std::string address;
+  BoundedText<max_address_bytes> address;
   bool operator==(const Listening&) const = default;
 };
 
@@ -249,9 +261,9 @@ struct Listening {
 // TrainStepDone, and TrainSave, answered by TrainParts where they are asked for, and TrainSaved.
 
 struct TrainLaunch {
-  std::string plan_json;
-  std::int64_t updates = 0;            // that the weights have had; 0: the folder has no states of an optimizer
-  std::vector<WorkerAddress> workers;  // in the order of train_devices() (trainer/layout/layout.hpp)
+  BoundedText<max_plan_bytes> plan_json;
+  std::int64_t updates = 0;  // that the weights have had; 0: the folder has no states of an optimizer
+  BoundedList<WorkerAddress, max_plan_workers> workers;  // in the order of train_devices() (trainer/layout/layout.hpp)
   bool operator==(const TrainLaunch&) const = default;
 };
 
@@ -265,30 +277,34 @@ struct TrainReady {
 // The sequences of a worker's replica, one behind the other: `inputs` for its first stage, `targets` for its last; -1
 // is a token that counts for nothing.
 struct TrainStep {
-  enum class Wanted : std::uint8_t { update, loss };  // loss: of any number of sequences, and nothing is learnt
+  enum class Wanted : std::uint8_t {
+    update,
+    loss,
+    last = loss
+  };  // loss: of any number of sequences, and nothing is learnt
   std::uint64_t step = 0;
   Wanted wanted = Wanted::update;
   double learning_rate = 0;
   std::int64_t tokens = 0;     // targets that count, of all replicas
   std::int64_t sequences = 0;  // of this replica
-  std::vector<std::int32_t> inputs = {}, targets = {};
+  BoundedList<std::int32_t, max_message_tokens> inputs = {}, targets = {};
   bool operator==(const TrainStep&) const = default;
 };
 
 // When a worker ran a pass of a step: seconds since the step began on it.
 struct TrainPass {
-  enum class Way : std::uint8_t { forward, backward };
+  enum class Way : std::uint8_t { forward, backward, last = backward };
   std::int64_t micro_batch = 0;
   Way way = Way::forward;
   double start_s = 0;  // its input was there
   double end_s = 0;
   bool operator==(const TrainPass&) const = default;
 };
-constexpr std::size_t max_passes = std::size_t{16} << 10;  // of one step that a worker reports
+constexpr std::size_t max_passes = std::size_t{16} << 10;  // of one step: the first ones are reported
 
 // The sums are the same on all workers, bit for bit.
 struct TrainStepDone {
-  enum class Update : std::uint8_t { none, done };  // none: not wanted, or loss or norm are no numbers
+  enum class Update : std::uint8_t { none, done, last = done };  // none: not wanted, or loss or norm are no numbers
   std::uint64_t step = 0;
   double loss = 0;       // mean of the targets that count
   double grad_norm = 0;  // of all gradients, before clipping
@@ -296,16 +312,21 @@ struct TrainStepDone {
   double busy_s = 0;      // in the passes, with what they wait for
   double exchange_s = 0;  // of gradients, as far as it was waited for
   double update_s = 0;
-  double compute_s = 0;                // of all these, without waits for other workers
-  std::int64_t activation_bytes = 0;   // the most that was held at once
-  std::vector<TrainPass> passes = {};  // the first max_passes, in order; the exchange begins busy_s after the step did
+  double compute_s = 0;               // of all these, without waits for other workers
+  std::int64_t activation_bytes = 0;  // the most that was held at once
+  // In order; the exchange begins busy_s after the step did.
+  BoundedList<TrainPass, max_passes> passes = {};
   bool operator==(const TrainStepDone&) const = default;
 };
 
 // Writes this worker's part of the state into files that have their whole length (trainer/layout/state_writer.hpp).
 struct TrainSave {
-  enum class When : std::uint8_t { now, beside_steps };  // beside_steps: a copy is taken, and written meanwhile
-  std::string folder;                                    // empty: the driver writes what it is sent in TrainParts
+  enum class When : std::uint8_t {
+    now,
+    beside_steps,
+    last = beside_steps
+  };                   // beside_steps: a copy is taken, and written meanwhile
+  std::string folder;  // empty: the driver writes what it is sent in TrainParts
   When when = When::now;
   bool operator==(const TrainSave&) const = default;
 };
@@ -313,10 +334,9 @@ struct TrainSave {
 struct TrainPart {
   std::string name;  // state_name() (trainer/layout/state_files.hpp)
   std::int64_t first_row = 0, end_row = 0, first_column = 0, end_column = 0;
-  std::string bytes;  // row by row
+  BoundedText<max_part_bytes> bytes;  // row by row
   bool operator==(const TrainPart&) const = default;
 };
-constexpr std::size_t max_part_bytes = std::size_t{4} << 20;
 
 struct TrainSaved {
   double seconds = 0;

@@ -13,136 +13,13 @@
 #include <thread>
 
 #include "motley/base/error.hpp"
+#include "motley/comm/net/any_message_test.hpp"
 #include "motley/workers/control_connection.hpp"
 
 namespace motley {
 namespace {
 
-template <class T>
-T any() {
-  return *rc::gen::arbitrary<T>();
-}
-
-std::vector<std::int32_t> any_ids() { return any<std::vector<std::int32_t>>(); }
-
-template <class T>
-std::vector<T> any_list(T (*make)()) {
-  std::vector<T> list(static_cast<std::size_t>(*rc::gen::inRange(0, 4)));
-  for (T& item : list) item = make();
-  return list;
-}
-
-Sampling any_sampling() {
-  Sampling s;
-  s.temperature = any<float>();
-  s.top_p = any<float>();
-  s.top_k = any<std::int32_t>();
-  s.min_p = any<float>();
-  s.presence_penalty = any<float>();
-  s.frequency_penalty = any<float>();
-  s.seed = any<std::uint64_t>();
-  s.logprobs = any<std::int32_t>();
-  s.logit_bias = any<std::map<std::int32_t, float>>();
-  s.forbidden = any_ids();
-  s.generated = any_ids();
-  return s;
-}
-
-StepSequence any_sequence() {
-  StepSequence s;
-  s.sequence = any<std::uint64_t>();
-  s.position = any<std::int64_t>();
-  s.count = any<std::int64_t>();
-  s.tokens = any_ids();
-  s.blocks = any_ids();
-  if (any<bool>()) s.sampling = any_sampling();
-  if (any<bool>()) s.scoring = Scoring{any_ids(), any<std::int32_t>()};
-  s.stages = any<std::int32_t>();
-  return s;
-}
-
-TokenLogprob any_logprob() { return {any<std::int32_t>(), any<float>()}; }
-
-SampledToken any_token() {
-  return {any<std::uint64_t>(), any<std::int32_t>(), any<float>(), any_list<TokenLogprob>(any_logprob)};
-}
-
-SequenceScores any_scores() {
-  return {any<std::uint64_t>(), any_list<TokenScore>([] {
-            return TokenScore{any<float>(), any_list<TokenLogprob>(any_logprob)};
-          })};
-}
-
-TrainPass any_pass() {
-  return {any<std::int64_t>(), any<bool>() ? TrainPass::Way::forward : TrainPass::Way::backward, any<double>(),
-          any<double>()};
-}
-
-TrainStepDone any_step_done() {
-  TrainStepDone done;
-  done.step = any<std::uint64_t>();
-  done.loss = any<double>();
-  done.grad_norm = any<double>();
-  done.update = any<bool>() ? TrainStepDone::Update::done : TrainStepDone::Update::none;
-  done.busy_s = any<double>();
-  done.exchange_s = any<double>();
-  done.update_s = any<double>();
-  done.compute_s = any<double>();
-  done.activation_bytes = any<std::int64_t>();
-  done.passes = any_list<TrainPass>(any_pass);
-  return done;
-}
-
-Message any_message(std::size_t kind) {
-  switch (kind) {
-    case 0: return any_launch();
-    case 1: return Progress{any<std::string>(), any<double>()};
-    case 2:
-      return Ready{any<std::int64_t>(), any<std::int64_t>(), any<std::int64_t>(),
-                   any<double>(),       any<std::string>(),  any<std::uint64_t>(),
-                   any<std::int64_t>(), any<std::int32_t>(), any<std::uint64_t>()};
-    case 3: return Failure{any<std::int32_t>(), any<std::string>(), any<std::string>()};
-    case 4: return Step{any<std::uint64_t>(), any<std::uint64_t>(), any_list<StepSequence>(any_sequence)};
-    case 5:
-      return StepResult{any<std::uint64_t>(),
-                        any<double>(),
-                        any<double>(),
-                        any<double>(),
-                        any_list<SampledToken>(any_token),
-                        any_list<SequenceScores>(any_scores)};
-    case 6: return Stop{};
-    case 7:
-      return Alive{{any<std::uint64_t>(), any<std::uint64_t>(),
-                    Doing(*rc::gen::inRange<int>(0, static_cast<int>(Doing::meeting) + 1)), any<std::int32_t>(),
-                    any<double>(), any<double>()}};
-    case 8:
-      return CallDriver{any<std::string>(), any<std::string>(),  any<std::uint64_t>(), any<std::string>(),
-                        any<std::string>(), any<std::int32_t>(), any<std::string>(),   any<std::string>(),
-                        any<std::string>(), any<std::string>(),  any<std::string>()};
-    case 9: return Interrupted{any<std::uint64_t>(), any<std::string>(), any_ids(), any<std::int64_t>()};
-    case 10: return Preload{any<std::string>()};
-    case 11: return Preloaded{};
-    case 12: return TrainLaunch{any<std::string>(), any<std::int64_t>(), any_list<WorkerAddress>(any_address)};
-    case 13: return Listening{any<std::string>()};
-    case 14: return TrainReady{any<std::int64_t>(), any<std::int64_t>(), any<std::int64_t>(), any<double>()};
-    case 15:
-      return TrainStep{any<std::uint64_t>(),
-                       any<bool>() ? TrainStep::Wanted::update : TrainStep::Wanted::loss,
-                       any<double>(),
-                       any<std::int64_t>(),
-                       any<std::int64_t>(),
-                       any_ids(),
-                       any_ids()};
-    case 16: return any_step_done();
-    case 17: return TrainSave{any<std::string>(), any<bool>() ? TrainSave::When::now : TrainSave::When::beside_steps};
-    case 18:
-      return TrainPart{any<std::string>(),  any<std::int64_t>(), any<std::int64_t>(),
-                       any<std::int64_t>(), any<std::int64_t>(), any<std::string>()};
-    case 19: return TrainSaved{any<double>()};
-    case 20: return LoadStandby{any<std::uint64_t>()};
-    default: return StandbyHeld{any<std::uint64_t>(), any<std::int64_t>()};
-  }
-}
+Message any_message(std::size_t kind) { return AnyValue().any_kind<Message>(kind); }
 
 Message any_message() { return any_message(*rc::gen::inRange<std::size_t>(0, std::variant_size_v<Message>)); }
 

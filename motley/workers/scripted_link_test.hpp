@@ -14,7 +14,7 @@ namespace motley {
 // The worker's end of it.
 struct Script {
   std::vector<Message> to_driver = {};
-  std::vector<Step> steps = {};                                 // that were sent to the worker
+  std::vector<Step> steps = {};                                // that were sent to the worker
   std::function<std::optional<Message>(Message)> answer = {};  // to all else that was
   bool malformed = false, ended = false, closed = false, stays = false;
   std::optional<WorkerExit> exit = {};

@@ -179,6 +179,17 @@ LogNormal lognormal_of(const Length& length) {
   return {std::log(length.mean) - sigma * sigma / 2, sigma};
 }
 
+Workload with_rate(Workload workload, double rate_per_s) {
+  if (workload.arrival.process == ArrivalProcess::trace)
+    throw input_error("--rate cannot be combined with a trace, which has its own arrivals",
+                      "change the speed of the trace with --rate-scale");
+  const double total = workload.total_rate_per_s();
+  for (RequestClass& described : workload.classes)
+    described.rate_per_s = total > 0 ? described.rate_per_s / total * rate_per_s
+                                     : rate_per_s / static_cast<double>(workload.classes.size());
+  return workload;
+}
+
 std::vector<TraceRequest> draw_requests(const Workload& workload, const ArrivalOptions& options) {
   check(workload, options);
   if (workload.arrival.process == ArrivalProcess::trace) return replay(workload, options);

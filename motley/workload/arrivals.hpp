@@ -15,6 +15,10 @@ struct ArrivalOptions {
   std::uint64_t seed = 0;
 };
 
+// The same requests, so many a second of all classes together; equally among them where they have no rates. Throws an
+// input error for a trace, which has its own arrivals.
+Workload with_rate(Workload workload, double rate_per_s);
+
 // In order of arrival. Every class arrives by a process of its own, at its own rate:
 //   constant  one every 1 / rate, from 0 on
 //   poisson   gaps exponential with mean 1 / rate

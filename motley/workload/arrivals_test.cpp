@@ -190,5 +190,17 @@ TEST(Arrivals, WhatCannotBeDrawnIsRefused) {
   refuse(good, {.requests = -1}, "must not be negative");
 }
 
+TEST(Arrivals, ARateIsSharedAsBeforeOrEqually) {
+  Workload workload = default_workload();
+  workload.classes.push_back(workload.classes[0]);
+  EXPECT_EQ(with_rate(workload, 4).classes[1].rate_per_s, 2);
+  workload.classes[0].rate_per_s = 1;
+  workload.classes[1].rate_per_s = 3;
+  EXPECT_EQ(with_rate(workload, 8).classes[0].rate_per_s, 2);
+  EXPECT_EQ(with_rate(workload, 8).classes[1].rate_per_s, 6);
+  workload.arrival.process = ArrivalProcess::trace;
+  EXPECT_THROW(with_rate(workload, 8), Error);
+}
+
 }  // namespace
 }  // namespace motley

@@ -58,7 +58,6 @@ PAIRS = [
         ("base", "binding hints value"),
         ("comm", "c_api c_support"),
         ("engine", "cpu_kernels cpu_kernels_sets"),
-        ("report", "html html_marks"),
         ("solve", "milp milp_solvers"),
         ("solve", "strategy_chain strategy_lists"),
     ]

@@ -116,6 +116,16 @@ TEST_F(GroupFolderTest, IsReadBackAndKeepsItsSecrets) {
   EXPECT_FALSE(std::filesystem::exists(place("ben")));
 }
 
+TEST_F(GroupFolderTest, ACoordinatorsCertificateNamesItAndHasNotExpired) {
+  const GroupFolder made = create_group_folder(place("lab"), "lab");
+  check_coordinators_certificate(made.identity.certificate, "lab");
+  const std::string other = made.authority->issue("anna", 7).certificate;
+  EXPECT_EQ(refusal_of([&] { check_coordinators_certificate(other, "lab"); }),
+            "lab/certificate.pem names \"anna\", not \"coordinator\"");
+  const std::string old = made.authority->issue("coordinator", -1).certificate;
+  EXPECT_EQ(refusal_of([&] { check_coordinators_certificate(old, "lab"); }), "lab/certificate.pem has expired");
+}
+
 TEST_F(GroupFolderTest, NothingIsOverwritten) {
   const GroupFolder made = create_group_folder(place("lab"), "lab");
   EXPECT_NE(refusal_of([&] { create_group_folder(place("lab"), "lab"); }).find("already exists"), std::string::npos);

@@ -3,6 +3,7 @@
 #include <sys/stat.h>
 
 #include <array>
+#include <ctime>
 #include <filesystem>
 #include <vector>
 
@@ -131,6 +132,19 @@ GroupFolder read_group_folder(const std::string& folder) {
       return Authority::load(group.identity.authority + read_file(path(authority_key_file)));
     });
   return group;
+}
+
+void check_coordinators_certificate(const std::string& certificate, const std::string& folder) {
+  const CertificateFacts facts = certificate_facts(certificate);
+  const std::string renewal = fmt::format(
+      "run rm {0}/certificate.pem {0}/key.pem, then on the machine with the authority's key: motley group issue DIR "
+      "{1} -o {0}",
+      folder, coordinator_name);
+  if (facts.name != coordinator_name)
+    throw input_error(fmt::format("{}/certificate.pem names \"{}\", not \"{}\"", folder, facts.name, coordinator_name),
+                      renewal);
+  if (facts.expires_s <= std::time(nullptr))
+    throw input_error(fmt::format("{}/certificate.pem has expired", folder), renewal);
 }
 
 }  // namespace motley

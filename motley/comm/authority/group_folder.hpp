@@ -38,4 +38,8 @@ std::string read_secret(const std::string& file);
 // Throws an input error, with the file, where one is missing, is not what it should be, or does not fit the others.
 GroupFolder read_group_folder(const std::string& folder);
 
+// Of a coordinator's folder: members that ask for their certificates believe no other name. Throws an input error where
+// the certificate names another, or has expired.
+void check_coordinators_certificate(const std::string& certificate, const std::string& folder);
+
 }  // namespace motley

@@ -299,7 +299,7 @@ struct CoordinatorServer::State {
     const bool renews = !client.stream.bytes().peer_name().empty();
     GroupAdmission::Certification made;
     try {
-      made = options.admission->certify({request.member, key, renews ? std::string() : request.token},
+      made = options.admission->certify({request.member, key, renews ? std::string() : std::string(request.token)},
                                         options.certificate_s);
     } catch (const Error& error) {
       complain(error);

@@ -3,41 +3,9 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
-#include "motley/comm/membership/epoch_wire.hpp"
+#include "motley/comm/net/wire.hpp"
 
 namespace motley {
-
-template <class Wire>
-static void fields(Wire& wire, typename Wire::template Ref<LedgerSnapshot> m) {
-  wire(m.ledger.group, max_name_bytes);
-  wire(m.ledger.last_incarnation);
-  wire(m.ledger.last_number);
-  wire(m.ledger.proposal);
-  wire(m.ledger.current);
-  wire(m.ledger.committed_step);
-  wire(m.ledger.committed_epoch);
-}
-template <class Wire>
-static void fields(Wire& wire, typename Wire::template Ref<IncarnationIssued> m) {
-  wire(m.incarnation);
-  wire(m.id, max_name_bytes);
-  wire(m.address, max_name_bytes);
-}
-template <class Wire>
-static void fields(Wire& wire, typename Wire::template Ref<EpochProposed> m) {
-  wire(m.epoch);
-}
-template <class Wire>
-static void fields(Wire& wire, typename Wire::template Ref<EpochCommitted> m) {
-  wire(m.number);
-  wire(m.boundary);
-  wire(m.holders, max_group_members);
-}
-template <class Wire>
-static void fields(Wire& wire, typename Wire::template Ref<StepCommitted> m) {
-  wire(m.epoch);
-  wire(m.step);
-}
 
 namespace {
 
@@ -121,8 +89,7 @@ std::string encode_record(const LedgerRecord& record) {
   std::string bytes;
   WireWriter writer(bytes);
   writer(ledger_version);
-  writer(static_cast<std::uint8_t>(record.index()));
-  std::visit(writer, record);
+  writer(record);
   return bytes;
 }
 

@@ -8,14 +8,13 @@
 #include <string>
 #include <string_view>
 #include <variant>
-#include <vector>
 
 #include "motley/comm/membership/membership_messages.hpp"
 
 namespace motley {
 
 struct GroupLedger {
-  std::string group;
+  BoundedText<max_name_bytes> group;
   std::uint64_t last_incarnation = 0;  // issued to anybody
   std::uint64_t last_number = 0;       // of an epoch, proposed or in force: none is used for two lists
   Epoch proposal;                      // the one of `last_number`, until it is in force
@@ -27,8 +26,8 @@ struct GroupLedger {
 
 struct IncarnationIssued {
   std::uint64_t incarnation = 0;
-  std::string id;
-  std::string address;
+  BoundedText<max_name_bytes> id;
+  BoundedText<max_name_bytes> address;
   bool operator==(const IncarnationIssued&) const = default;
 };
 struct EpochProposed {
@@ -38,7 +37,7 @@ struct EpochProposed {
 struct EpochCommitted {
   std::uint64_t number = 0;
   std::uint64_t boundary = 0;
-  std::vector<std::uint32_t> holders;
+  BoundedList<std::uint32_t, max_group_members> holders;
   bool operator==(const EpochCommitted&) const = default;
 };
 struct StepCommitted {

@@ -1,5 +1,6 @@
 #include "motley/comm/membership/group_ledger.hpp"
 
+#include <fmt/format.h>
 #include <gtest/gtest.h>
 
 #include "motley/base/error.hpp"
@@ -37,6 +38,33 @@ TEST(LedgerRecords, ComeBackAsTheyWentAndDamageIsNamed) {
     EXPECT_EQ(decode_record(bytes), record);
     for (std::size_t size = 0; size < bytes.size(); ++size)
       EXPECT_THROW(decode_record(bytes.substr(0, size)), Error) << describe(record);
+  }
+}
+
+// Logs outlive the program that began them.
+TEST(LedgerRecords, HaveTheBytesThatLogsHave) {
+  GroupLedger ledger;
+  ledger.group = "g";
+  ledger.last_incarnation = 2;
+  ledger.last_number = 8;
+  ledger.current = {{"g", 8, {{"a", 2, "h", "x:1"}}, 5, "d"}, 3, {0}};
+  ledger.committed_step = 4;
+  ledger.committed_epoch = 8;
+  const std::string epoch =
+      "01000000670800000000000000010000000100000061020000000000000001000000680300000"
+      "0783a3105000000000000000100000064";
+  for (const auto& [record, bytes] : std::vector<std::pair<LedgerRecord, std::string>>{
+           {LedgerSnapshot{ledger},
+            "0100010000006702000000000000000800000000000000"
+            "00000000000000000000000000000000000000000000000000000000" +
+                epoch + "03000000000000000100000000000000" + "04000000000000000800000000000000"},
+           {IncarnationIssued{4, "a", "x:1"}, "01010400000000000000010000006103000000783a31"},
+           {EpochProposed{ledger.current.epoch}, "0102" + epoch},
+           {EpochCommitted{7, 3, {0, 1}}, "010307000000000000000300000000000000020000000000000001000000"},
+           {StepCommitted{7, 4}, "010407000000000000000400000000000000"}}) {
+    std::string hex;
+    for (const char c : encode_record(record)) hex += fmt::format("{:02x}", static_cast<unsigned char>(c));
+    EXPECT_EQ(hex, bytes) << describe(record);
   }
 }
 

@@ -10,17 +10,21 @@
 #include <string>
 #include <string_view>
 #include <variant>
-#include <vector>
 
+#include "motley/comm/authority/authority.hpp"
 #include "motley/comm/membership/epoch_start.hpp"
 
 namespace motley {
+
+constexpr std::size_t max_reason_bytes = 4096;
+constexpr std::size_t max_certificate_bytes = 8192;
 
 enum class StepVoteKind : std::uint8_t {
   none,
   commit,
   abort,
-  learn  // its part is done, and the step may be committed; but it does not hold the state, and will not by this step
+  learn,  // its part is done, and the step may be committed; but it does not hold the state, and will not by this step
+  last = learn
 };
 inline bool commits(StepVoteKind kind) { return kind == StepVoteKind::commit || kind == StepVoteKind::learn; }
 
@@ -35,7 +39,8 @@ struct StepVote {
 enum class MemberPresence : std::uint8_t {
   joining,  // fetches what it needs before it can take part
   ready,    // may be put into an epoch
-  leaving   // wants to be left out of the next one
+  leaving,  // wants to be left out of the next one
+  last = leaving
 };
 
 // The way of a process through a group.
@@ -49,19 +54,19 @@ enum class MemberState {
 };
 
 struct MemberReport {
-  std::string group;
+  BoundedText<max_name_bytes> group;
   Member member;              // incarnation 0: asks for one
   std::uint64_t process = 0;  // drawn by the process: the same question twice gets the same incarnation
   std::uint32_t stage = 0;    // of the pipeline: a policy may ask for one member of each
   MemberPresence presence = MemberPresence::joining;
-  std::uint64_t state_step = 0;          // the last committed step whose state it holds
-  std::uint64_t epoch = 0;               // the newest one in force that it has heard of
-  std::uint64_t prepared = 0;            // the newest proposal whose connections stand
-  std::uint64_t refused = 0;             // the newest proposal that could not be prepared,
-  std::vector<std::string> unreachable;  // and whose fault that is; empty: its own
-  std::uint64_t revoked = 0;             // the newest epoch given up here,
-  std::vector<std::string> suspects;     // and the members it waited for without result
-  std::uint64_t active_step = 0;         // begun in `epoch`
+  std::uint64_t state_step = 0;  // the last committed step whose state it holds
+  std::uint64_t epoch = 0;       // the newest one in force that it has heard of
+  std::uint64_t prepared = 0;    // the newest proposal whose connections stand
+  std::uint64_t refused = 0;     // the newest proposal that could not be prepared,
+  BoundedList<std::string, max_group_members, max_name_bytes> unreachable;  // and whose fault that is; empty: its own
+  std::uint64_t revoked = 0;                                                // the newest epoch given up here,
+  BoundedList<std::string, max_group_members, max_name_bytes> suspects;  // and the members it waited for without result
+  std::uint64_t active_step = 0;                                         // begun in `epoch`
   StepVote vote;
   bool operator==(const MemberReport&) const = default;
 };
@@ -69,55 +74,56 @@ struct MemberReport {
 enum class SeatAdmission : std::uint8_t {
   waiting,   // not a member yet: `reason` says why
   admitted,  // has an incarnation
-  fenced     // this incarnation is over; the process may come back as a new one
+  fenced,    // this incarnation is over; the process may come back as a new one
+  last = fenced
 };
 
 struct CoordinatorDirective {
-  std::string group;
+  BoundedText<max_name_bytes> group;
   std::uint64_t process = 0;  // whom it is for
   std::uint64_t incarnation = 0;
   SeatAdmission admission = SeatAdmission::waiting;
-  std::string reason;                 // for people: why nothing goes on, why it is fenced
-  std::uint64_t epoch = 0;            // in force; 0: none yet
-  std::vector<EpochStart> start;      // of that epoch, unless the member has said that it knows it
-  std::uint64_t committed_step = 0;   // the last one,
-  std::uint64_t committed_epoch = 0;  // and the epoch in which it was committed
-  std::uint64_t revoked = 0;          // `epoch`, where it has been given up
-  std::vector<Epoch> proposal;        // to be prepared, unless the member has answered
+  BoundedText<max_reason_bytes> reason;  // for people: why nothing goes on, why it is fenced
+  std::uint64_t epoch = 0;               // in force; 0: none yet
+  BoundedList<EpochStart, 1> start;      // of that epoch, unless the member has said that it knows it
+  std::uint64_t committed_step = 0;      // the last one,
+  std::uint64_t committed_epoch = 0;     // and the epoch in which it was committed
+  std::uint64_t revoked = 0;             // `epoch`, where it has been given up
+  BoundedList<Epoch, 1> proposal;        // to be prepared, unless the member has answered
   bool operator==(const CoordinatorDirective&) const = default;
 };
 
 // The first thing that a member says on a connection.
 struct ControlHello {
-  std::string group;
-  std::string token;
+  BoundedText<max_name_bytes> group;
+  BoundedText<max_name_bytes> token;
   bool operator==(const ControlHello&) const = default;
 };
 
-enum class RefusalKind : std::uint8_t { for_good, for_now };
+enum class RefusalKind : std::uint8_t { for_good, for_now, last = for_now };
 
 // The last thing that a coordinator says on one.
 struct ControlRefusal {
-  std::string reason;
-  std::string hint;
+  BoundedText<max_reason_bytes> reason;
+  BoundedText<max_reason_bytes> hint;
   RefusalKind kind = RefusalKind::for_good;
   bool operator==(const ControlRefusal&) const = default;
 };
 
 // Asks for a certificate: as the first message where the joiner has none yet, later in place of one that will expire.
 struct CertificateRequest {
-  std::string group;
-  std::string token;
-  std::string member;   // the id that it is to name
-  std::string request;  // PKCS #10 in DER; the private key stays where it is
+  BoundedText<max_name_bytes> group;
+  BoundedText<max_name_bytes> token;
+  BoundedText<max_name_bytes> member;      // the id that it is to name
+  BoundedText<max_request_bytes> request;  // PKCS #10 in DER; the private key stays where it is
   bool operator==(const CertificateRequest&) const = default;
 };
 
 struct CertificateGrant {
-  std::string certificate;    // PEM
-  std::string authority;      // PEM
-  std::uint32_t valid_s = 0;  // from now on
-  std::string key = {};       // what members show each other; empty: the token
+  BoundedText<max_certificate_bytes> certificate;  // PEM
+  BoundedText<max_certificate_bytes> authority;    // PEM
+  std::uint32_t valid_s = 0;                       // from now on
+  BoundedText<max_name_bytes> key = {};            // what members show each other; empty: the token
   bool operator==(const CertificateGrant&) const = default;
 };
 

@@ -20,19 +20,7 @@ constexpr std::uint32_t link_magic = 0x4c4c544d;  // "MTLL"
 constexpr std::uint16_t link_version = 1;
 constexpr std::size_t nonce_bytes = 16, signature_bytes = 32;
 constexpr std::size_t head_bytes = 8;  // magic, version, length
-constexpr std::size_t max_name = 256, max_word = 1000, max_message = 4096;
-
-template <class Wire>
-void fields(Wire& wire, typename Wire::template Ref<LinkHello> hello) {
-  wire(hello.group, max_name);
-  wire(hello.epoch);
-  wire(hello.from);
-  wire(hello.to);
-  wire(hello.from_id, max_name);
-  wire(hello.incarnation);
-  wire(hello.stream);
-  wire(hello.word, max_word);
-}
+constexpr std::size_t max_message = 4096;
 
 std::string random_nonce() {
   std::string nonce(nonce_bytes, '\0');
@@ -121,8 +109,7 @@ LinkWelcome client_handshake(ByteStream& stream, const LinkHello& hello, const s
   if (challenge.size() != nonce_bytes) throw Error(ErrorCode::peer, "a challenge of the wrong size");
   std::string body;
   WireWriter wire(body);
-  wire(static_cast<std::uint8_t>(hello.purpose));
-  fields(wire, hello);
+  wire(hello);
   const std::string nonce = random_nonce();
   body += nonce;
   put(stream, body + sign(key, covered('d', challenge, body)), until);
@@ -131,13 +118,9 @@ LinkWelcome client_handshake(ByteStream& stream, const LinkHello& hello, const s
   const std::string_view signature = tail(reply, signature_bytes);
   const std::string_view said = std::string_view(reply).substr(0, reply.size() - signature_bytes);
   WireReader reader(said);
-  std::uint8_t answer = 0;
   LinkWelcome welcome;
-  reader(answer);
-  reader(welcome.cause, max_name * 2);
+  reader(welcome);
   reader.finish();
-  if (answer > static_cast<std::uint8_t>(LinkAnswer::refused)) throw Error(ErrorCode::peer, "an unknown answer");
-  welcome.answer = static_cast<LinkAnswer>(answer);
   // A refusal may come from one who has another key.
   if (welcome.answer != LinkAnswer::refused && !signed_with(key, covered('a', challenge + nonce, said), signature))
     throw Error(ErrorCode::peer, "the other side does not have this group's key",
@@ -158,18 +141,16 @@ std::optional<HeardHello> Hearing::advance(ByteStream& stream, const std::string
   const std::string_view signature = tail(message, signature_bytes);
   const std::string_view body = message.substr(0, message.size() - signature_bytes);
   HeardHello heard{.hello = {}, .nonces = challenge_ + std::string(tail(body, nonce_bytes))};
-  WireReader reader(body.substr(0, body.size() - nonce_bytes));
-  std::uint8_t purpose = 0;
-  reader(purpose);
-  fields(reader, heard.hello);
-  reader.finish();
   const auto turn_away = [&](const std::string& cause) {
     answer(stream, heard, {LinkAnswer::refused, cause}, key, Clock::now());
     throw Error(ErrorCode::peer, fmt::format("\"{}\" refused: {}", heard.hello.from_id, cause));
   };
-  if (purpose > static_cast<std::uint8_t>(LinkPurpose::control)) turn_away("unknown purpose");
+  if (static_cast<std::uint8_t>(body.front()) > static_cast<std::uint8_t>(LinkPurpose::last))
+    turn_away("unknown purpose");
+  WireReader reader(body.substr(0, body.size() - nonce_bytes));
+  reader(heard.hello);
+  reader.finish();
   if (!signed_with(key, covered('d', challenge_, body), signature)) turn_away("not this group's key");
-  heard.hello.purpose = static_cast<LinkPurpose>(purpose);
   return heard;
 }
 
@@ -177,8 +158,7 @@ void answer(ByteStream& stream, const HeardHello& heard, const LinkWelcome& welc
             Instant until) {
   std::string said;
   WireWriter wire(said);
-  wire(static_cast<std::uint8_t>(welcome.answer));
-  wire(welcome.cause, max_name * 2);
+  wire(welcome);
   put(stream, said + sign(key, covered('a', heard.nonces, said)), until);
 }
 

@@ -23,29 +23,31 @@ enum class LinkPurpose : std::uint8_t {
   // To a relay (relay.hpp), where `word` is a mailbox.
   relay_listen,
   relay_call,
-  control  // of a worker to its driver; `word` is where the worker takes other connections
+  control,  // of a worker to its driver; `word` is where the worker takes other connections
+  last = control
 };
 
 struct LinkHello {
   LinkPurpose purpose = LinkPurpose::stream;
-  std::string group;
+  BoundedText<max_name_bytes> group;
   std::uint64_t epoch = 0;
   std::uint16_t from = 0, to = 0;  // ranks
-  std::string from_id;
+  BoundedText<max_name_bytes> from_id;
   std::uint64_t incarnation = 0;
   std::uint16_t stream = 0;  // which of the streams between the two
-  std::string word = {};
+  BoundedText<1000> word = {};
   bool operator==(const LinkHello&) const = default;
 };
 
 enum class LinkAnswer : std::uint8_t {
   welcome,
   not_yet,  // this epoch has not begun here: try again
-  refused
+  refused,
+  last = refused
 };
 struct LinkWelcome {
   LinkAnswer answer = LinkAnswer::welcome;
-  std::string cause = {};  // where refused
+  BoundedText<2 * max_name_bytes> cause = {};  // where refused
 };
 
 // The dialler's half. `key` is the group's secret; both must have the same, which may be empty. Throws a peer error

@@ -18,8 +18,8 @@ void StopSignals::on_signal(int) {
   if (StopSignals* signals = catching_) {
     ++signals->count_;
     const std::uint64_t one = 1;
-    for (const Wakeup* wakeup : {&signals->came_, &signals->wake_})
-      [[maybe_unused]] const auto written = ::write(wakeup->descriptor(), &one, sizeof one);
+    for (const Wakeup* wakeup : {&signals->came_, &signals->wake_}) [[maybe_unused]]
+      const auto written = ::write(wakeup->descriptor(), &one, sizeof one);
   }
   errno = before;
 }

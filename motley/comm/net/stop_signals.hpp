@@ -5,6 +5,7 @@
 #include <functional>
 #include <mutex>
 #include <thread>
+#include <utility>
 
 #include "motley/base/clock.hpp"
 #include "motley/comm/net/wakeup.hpp"
@@ -20,14 +21,14 @@ class StopSignals {
   StopSignals(const StopSignals&) = delete;
   StopSignals& operator=(const StopSignals&) = delete;
 
-  int count() const { return count_; }                    // that have come
+  int count() const { return count_; }                   // that have come
   int descriptor() const { return came_.descriptor(); }  // readable from the first on
 
   // From now on a signal, also one that has come before, ends the process with the code that `end` returns. None: they
   // are counted alone. Returns when an earlier `end` is not used any more.
   void end_process_by(std::function<int()> end);
-  // But the next one calls this; and so many seconds after end_within(), which replaces an earlier time, the process ends
-  // once `late` was called. Both until disarm().
+  // But the next one calls this; and so many seconds after end_within(), which replaces an earlier time, the process
+  // ends once `late` was called. Both until disarm().
   void arm(std::function<void()> first);
   void end_within(double seconds, std::function<void()> late);
   void disarm();
@@ -47,6 +48,20 @@ class StopSignals {
 
   static std::atomic<StopSignals*> catching_;
   static void on_signal(int);
+};
+
+// While it lives, a signal ends the process by this.
+class EndOnSignal {
+ public:
+  EndOnSignal(StopSignals& signals, std::function<int()> end) : signals_(signals) {
+    signals.end_process_by(std::move(end));
+  }
+  ~EndOnSignal() { signals_.end_process_by({}); }
+  EndOnSignal(const EndOnSignal&) = delete;
+  EndOnSignal& operator=(const EndOnSignal&) = delete;
+
+ private:
+  StopSignals& signals_;
 };
 
 }  // namespace motley

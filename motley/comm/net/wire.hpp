@@ -1,24 +1,25 @@
 // Little-endian binary for what crosses process borders: control messages and frame headers.
 //
-// One description per struct serves both directions: `template <class Wire> void fields(Wire& wire, Wire::Ref<T> m)`
-// names the members in order; WireWriter appends them, WireReader takes them. A reader believes no length before it has
-// held it against what is left and against the given maximum.
+// A message is an aggregate, whose members cross in the order of their declaration: that is the one list of its fields.
+// Lists and texts have their bounds in their types (base/bounded.hpp), enumerations name their `last`; a list without a
+// bound does not compile. `std::string_view contradiction() const` of an aggregate tells what is wrong between its
+// fields, or nothing. A reader believes no length before it has held it against what is left and against the bound.
 #pragma once
 
+#include <array>
 #include <bit>
+#include <cstddef>
 #include <cstdint>
 #include <cstring>
-#include <map>
 #include <optional>
 #include <string>
 #include <string_view>
 #include <type_traits>
-#include <utility>
 #include <variant>
-#include <vector>
 
 #include <fmt/format.h>
 
+#include "motley/base/bounded.hpp"
 #include "motley/base/error.hpp"
 
 namespace motley {
@@ -27,23 +28,80 @@ static_assert(std::endian::native == std::endian::little,
               "the wire format is the memory format of little-endian machines");
 
 template <class T>
-concept WireScalar = std::is_arithmetic_v<T> && !std::is_same_v<T, bool>;
+concept WireScalar = (std::is_arithmetic_v<T> && !std::is_same_v<T, bool>) || std::is_same_v<T, std::byte>;
+template <class T>
+concept WireEnum = std::is_enum_v<T> && sizeof(T) == 1 && requires { T::last; };
+template <class T>
+concept WireAggregate = std::is_class_v<T> && std::is_aggregate_v<T>;
+
+// Whether the bytes of a list are those of its elements one behind the other.
+template <class T>
+constexpr bool is_flat = WireScalar<T>;
+template <WireScalar T, std::size_t count>
+constexpr bool is_flat<std::array<T, count>> = true;
+
+// Stands for a value of any type where an aggregate is tried with so many of them.
+struct AnyField {
+  template <class T>
+  operator T() const;
+};
+template <WireAggregate T, class... Given>
+consteval std::size_t field_count() {
+  if constexpr (requires { T{Given{}..., AnyField{}}; })
+    return field_count<T, Given..., AnyField>();
+  else
+    return sizeof...(Given);
+}
+
+// Calls `visit` with all members, in order. A count that is wrong does not compile.
+template <class T, class Visit>
+void with_fields(T& m, const Visit& visit) {
+  constexpr std::size_t count = field_count<std::remove_const_t<T>>();
+#define MOTLEY_FIELDS(...)     \
+  {                            \
+    auto& [__VA_ARGS__] = m;   \
+    return visit(__VA_ARGS__); \
+  }
+  // clang-format off
+  if constexpr (count == 0) return visit();
+  if constexpr (count == 1) MOTLEY_FIELDS(a)
+  if constexpr (count == 2) MOTLEY_FIELDS(a, b)
+  if constexpr (count == 3) MOTLEY_FIELDS(a, b, c)
+  if constexpr (count == 4) MOTLEY_FIELDS(a, b, c, d)
+  if constexpr (count == 5) MOTLEY_FIELDS(a, b, c, d, e)
+  if constexpr (count == 6) MOTLEY_FIELDS(a, b, c, d, e, f)
+  if constexpr (count == 7) MOTLEY_FIELDS(a, b, c, d, e, f, g)
+  if constexpr (count == 8) MOTLEY_FIELDS(a, b, c, d, e, f, g, h)
+  if constexpr (count == 9) MOTLEY_FIELDS(a, b, c, d, e, f, g, h, i)
+  if constexpr (count == 10) MOTLEY_FIELDS(a, b, c, d, e, f, g, h, i, j)
+  if constexpr (count == 11) MOTLEY_FIELDS(a, b, c, d, e, f, g, h, i, j, k)
+  if constexpr (count == 12) MOTLEY_FIELDS(a, b, c, d, e, f, g, h, i, j, k, l)
+  if constexpr (count == 13) MOTLEY_FIELDS(a, b, c, d, e, f, g, h, i, j, k, l, n)
+  if constexpr (count == 14) MOTLEY_FIELDS(a, b, c, d, e, f, g, h, i, j, k, l, n, o)
+    // clang-format on
+#undef MOTLEY_FIELDS
+  static_assert(count <= 14, "too many fields: group some of them in a struct");
+}
 
 class WireWriter {
  public:
-  template <class T>
-  using Ref = const T&;
-
   explicit WireWriter(std::string& out) : out_(out) {}
 
   template <WireScalar T>
   void operator()(T value) {
-    out_.append(reinterpret_cast<const char*>(&value), sizeof value);
+    raw(&value, 1);
   }
-  template <class T>
-    requires std::is_class_v<T>
+  template <WireScalar T, std::size_t count>
+  void operator()(const std::array<T, count>& values) {
+    raw(values.data(), count);
+  }
+  template <WireEnum T>
+  void operator()(T value) {
+    (*this)(static_cast<std::uint8_t>(value));
+  }
+  template <WireAggregate T>
   void operator()(const T& value) {
-    fields(*this, value);
+    with_fields(value, [&](const auto&... fields) { ((*this)(fields), ...); });
   }
   template <class T>
   void operator()(const std::optional<T>& value) {
@@ -56,20 +114,23 @@ class WireWriter {
     (*this)(static_cast<std::uint8_t>(message.index()));
     std::visit(*this, message);
   }
-  void operator()(const std::string& text, std::size_t max) {
-    length(text.size(), max);
-    out_.append(text);
+  void operator()(const std::string& text) { characters(text, max_text_bytes); }
+  template <std::size_t max>
+  void operator()(const BoundedText<max>& text) {
+    characters(text, max);
   }
-  template <class T>
-  void operator()(const std::vector<T>& list, std::size_t max) {
+  template <class T, std::size_t max, std::size_t max_text>
+  void operator()(const BoundedList<T, max, max_text>& list) {
     length(list.size(), max);
-    if constexpr (WireScalar<T>)
-      out_.append(reinterpret_cast<const char*>(list.data()), list.size() * sizeof(T));
+    if constexpr (is_flat<T>)
+      raw(list.data(), list.size());
+    else if constexpr (max_text > 0)
+      for (const T& text : list) characters(text, max_text);
     else
       for (const T& item : list) (*this)(item);
   }
-  template <WireScalar K, WireScalar V>
-  void operator()(const std::map<K, V>& table, std::size_t max) {
+  template <WireScalar K, WireScalar V, std::size_t max>
+  void operator()(const BoundedMap<K, V, max>& table) {
     length(table.size(), max);
     for (const auto& [key, value] : table) {
       (*this)(key);
@@ -84,25 +145,42 @@ class WireWriter {
                   fmt::format("a message would carry a list or text of {} elements, more than {}", count, max));
     (*this)(static_cast<std::uint32_t>(count));
   }
+  void characters(const std::string& text, std::size_t max) {
+    length(text.size(), max);
+    out_.append(text);
+  }
+  template <class T>
+  void raw(const T* values, std::size_t count) {
+    out_.append(reinterpret_cast<const char*>(values), count * sizeof(T));
+  }
 
   std::string& out_;
 };
 
 class WireReader {
  public:
-  template <class T>
-  using Ref = T&;
-
   explicit WireReader(std::string_view bytes) : rest_(bytes), size_(bytes.size()) {}
 
   template <WireScalar T>
   void operator()(T& value) {
     std::memcpy(&value, take(sizeof value).data(), sizeof value);
   }
-  template <class T>
-    requires std::is_class_v<T>
+  template <WireScalar T, std::size_t count>
+  void operator()(std::array<T, count>& values) {
+    std::memcpy(values.data(), take(sizeof values).data(), sizeof values);
+  }
+  template <WireEnum T>
   void operator()(T& value) {
-    fields(*this, value);
+    std::uint8_t number = 0;
+    (*this)(number);
+    if (number > static_cast<std::uint8_t>(T::last)) malformed("a number that names nothing");
+    value = static_cast<T>(number);
+  }
+  template <WireAggregate T>
+  void operator()(T& value) {
+    with_fields(value, [&](auto&... fields) { ((*this)(fields), ...); });
+    if constexpr (requires { value.contradiction(); })
+      if (const std::string_view what = value.contradiction(); !what.empty()) malformed(what);
   }
   template <class T>
   void operator()(std::optional<T>& value) {
@@ -120,22 +198,30 @@ class WireReader {
     if (kind >= sizeof...(Kinds)) malformed(fmt::format("unknown kind {}", kind));
     ((number++ == kind ? (*this)(message.template emplace<Kinds>()) : void()), ...);
   }
-  void operator()(std::string& text, std::size_t max) { text.assign(take(length(max))); }
-  template <class T>
-  void operator()(std::vector<T>& list, std::size_t max) {
+  void operator()(std::string& text) { text.assign(take(length(max_text_bytes))); }
+  template <std::size_t max>
+  void operator()(BoundedText<max>& text) {
+    text.assign(take(length(max)));
+  }
+  template <class T, std::size_t max, std::size_t max_text>
+  void operator()(BoundedList<T, max, max_text>& list) {
     const std::size_t count = length(max);
     list.clear();
-    if constexpr (WireScalar<T>) {
+    if constexpr (is_flat<T>) {
       const auto bytes = take(count * sizeof(T));
       list.resize(count);
       if (count > 0) std::memcpy(list.data(), bytes.data(), bytes.size());
     } else {
       // Grows as the elements prove to be there.
-      for (std::size_t i = 0; i < count; ++i) (*this)(list.emplace_back());
+      for (std::size_t i = 0; i < count; ++i)
+        if constexpr (max_text > 0)
+          list.emplace_back(take(length(max_text)));
+        else
+          (*this)(list.emplace_back());
     }
   }
-  template <WireScalar K, WireScalar V>
-  void operator()(std::map<K, V>& table, std::size_t max) {
+  template <WireScalar K, WireScalar V, std::size_t max>
+  void operator()(BoundedMap<K, V, max>& table) {
     const std::size_t count = length(max);
     table.clear();
     for (std::size_t i = 0; i < count; ++i) {
@@ -174,19 +260,6 @@ class WireReader {
   std::string_view rest_;
   std::size_t size_;
 };
-
-// One of an enumeration's values, which are numbered from 0 to `last`.
-template <class Enum>
-void enumerator(WireWriter& wire, Enum value, Enum) {
-  wire(static_cast<std::uint8_t>(value));
-}
-template <class Enum>
-void enumerator(WireReader& wire, Enum& value, Enum last) {
-  std::uint8_t number = 0;
-  wire(number);
-  if (number > static_cast<std::uint8_t>(last)) wire.malformed("a number that names nothing");
-  value = static_cast<Enum>(number);
-}
 
 // What the messages of a connection have in common.
 struct WireProtocol {

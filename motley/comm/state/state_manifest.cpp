@@ -15,33 +15,11 @@ namespace {
 
 constexpr std::uint32_t manifest_magic = 0x5453746D;  // "mtST"
 constexpr std::uint16_t manifest_version = 1;
-constexpr std::size_t max_name_bytes = 4096;
-constexpr std::size_t max_items = std::size_t{1} << 20;
-constexpr std::size_t max_chunks = std::size_t{1} << 21;  // of one item: 8 TiB
-constexpr std::int64_t max_item_bytes = state_chunk_bytes * std::int64_t{max_chunks};
+constexpr std::int64_t max_item_bytes = state_chunk_bytes * std::int64_t{max_state_chunks};
 
 std::int64_t chunks_of(std::int64_t bytes) { return (bytes + state_chunk_bytes - 1) / state_chunk_bytes; }
 
 }  // namespace
-
-template <class Wire>
-static void fields(Wire& wire, typename Wire::template Ref<StateDigest> m) {
-  for (auto& byte : m.bytes) wire(byte);
-}
-
-template <class Wire>
-static void fields(Wire& wire, typename Wire::template Ref<StateItem> m) {
-  wire(m.name, max_name_bytes);
-  wire(m.bytes);
-  wire(m.chunks, max_chunks);
-}
-
-template <class Wire>
-static void fields(Wire& wire, typename Wire::template Ref<StateManifest> m) {
-  wire(m.revision.epoch);
-  wire(m.revision.step);
-  wire(m.items, max_items);
-}
 
 StateDigest sha256(std::span<const std::byte> bytes) {
   StateDigest digest;
@@ -82,7 +60,7 @@ StateManifest describe_state(StateRevision revision, std::span<const StateBuffer
   StateManifest manifest{revision, {}};
   std::set<std::string_view> names;
   for (const auto& [name, bytes] : buffers) {
-    if (name.empty() || name.size() > max_name_bytes)
+    if (name.empty() || name.size() > max_state_name_bytes)
       throw input_error(fmt::format("a part of the state has a name of {} bytes", name.size()),
                         "use a name of 1 to 4096 bytes");
     if (!names.insert(name).second)

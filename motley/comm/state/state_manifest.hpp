@@ -14,9 +14,14 @@
 #include <string_view>
 #include <vector>
 
+#include "motley/base/bounded.hpp"
+
 namespace motley {
 
 constexpr std::int64_t state_chunk_bytes = std::int64_t{4} << 20;
+constexpr std::size_t max_state_name_bytes = 4096;
+constexpr std::size_t max_state_items = std::size_t{1} << 20;
+constexpr std::size_t max_state_chunks = std::size_t{1} << 21;  // of one item: 8 TiB
 constexpr std::size_t max_manifest_bytes = std::size_t{64} << 20;
 
 struct StateDigest {
@@ -38,15 +43,15 @@ struct StateRevision {
 
 // A named run of bytes (a tensor, a file), cut into chunks of state_chunk_bytes, the last one shorter.
 struct StateItem {
-  std::string name;
+  BoundedText<max_state_name_bytes> name;
   std::int64_t bytes = 0;
-  std::vector<StateDigest> chunks = {};
+  BoundedList<StateDigest, max_state_chunks> chunks = {};
   bool operator==(const StateItem&) const = default;
 };
 
 struct StateManifest {
   StateRevision revision;
-  std::vector<StateItem> items;
+  BoundedList<StateItem, max_state_items> items;
   bool operator==(const StateManifest&) const = default;
   std::int64_t bytes() const;
 };

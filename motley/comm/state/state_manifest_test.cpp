@@ -1,5 +1,6 @@
 #include "motley/comm/state/state_manifest.hpp"
 
+#include <fmt/format.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <rapidcheck/gtest.h>
@@ -40,6 +41,26 @@ TEST(StateManifest, RefusesNamesThatAreNoNames) {
 TEST(StateManifest, SurvivesEncoding) {
   const auto manifest = describe_state({7, 42}, Model(1).read());
   EXPECT_EQ(decode_manifest(encode_manifest(manifest)), manifest);
+}
+
+// Its digest is what groups have agreed on: other bytes are another state.
+TEST(StateManifest, HasTheBytesThatItHad) {
+  StateDigest digest;
+  digest.bytes.fill(0xab);
+  std::string hex;
+  for (const char c : encode_manifest({{7, 42}, {{"w", 3, {digest}}}}))
+    hex += fmt::format("{:02x}", static_cast<unsigned char>(c));
+  std::string digits;
+  for (std::size_t i = 0; i < digest.bytes.size(); ++i) digits += "ab";
+  EXPECT_EQ(hex,
+            "6d7453540100"
+            "0700000000000000"
+            "2a00000000000000"
+            "01000000"
+            "0100000077"
+            "0300000000000000"
+            "01000000" +
+                digits);
 }
 
 RC_GTEST_PROP(StateManifest, BelievesNothing, ()) {

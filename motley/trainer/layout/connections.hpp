@@ -14,8 +14,8 @@ namespace motley {
 
 class TrainConnections {
  public:
-  // All workers do the same at the same time. Throws GroupBroken, which names who cannot be reached. `activity` gets the
-  // waits of the thread that computes.
+  // All workers do the same at the same time. Throws GroupBroken, which names who cannot be reached. `activity` gets
+  // the waits of the thread that computes.
   TrainConnections(const TrainPlan& plan, int worker, const std::vector<WorkerAddress>& addresses, Fabric& fabric,
                    ActivityLog& activity, const std::stop_token& stop = {});
 

@@ -2,13 +2,9 @@
 // of the same user on the same machine.
 #pragma once
 
-#include <CLI/CLI.hpp>
 #include <string>
 
-namespace motley::cli {
-
-// --operator-key of the server or of a command to it.
-void add_operator_key_option(CLI::App& verb, std::string& key, const std::string& help);
+namespace motley {
 
 // Of a server, as long as it lives: the one that was given, or a new one, which is kept.
 class OperatorKey {
@@ -31,4 +27,4 @@ class OperatorKey {
 // Of a server on this machine; empty where none is kept.
 std::string kept_operator_key(const std::string& host, const std::string& port);
 
-}  // namespace motley::cli
+}  // namespace motley

@@ -4,7 +4,7 @@
 #include <filesystem>
 #include <string>
 
-namespace motley::cli {
+namespace motley {
 
 // motley-worker beside this program. It may be missing.
 std::filesystem::path worker_program();
@@ -17,4 +17,4 @@ std::string libtorch_version();
 // which workers inherit: to be called before this process has threads.
 std::filesystem::path prepare_worker_program();
 
-}  // namespace motley::cli
+}  // namespace motley

@@ -1,8 +1,8 @@
-#include "motley/cli/named_model.hpp"
+#include "motley/hub/named_model.hpp"
 
 #include <gtest/gtest.h>
 
-namespace motley::cli {
+namespace motley {
 namespace {
 
 TEST(HubName, IsOwnerAndNameWithAFileOrWithout) {
@@ -75,4 +75,4 @@ TEST(PlannedRevision, IsThatOfThePlansOwnName) {
 }
 
 }  // namespace
-}  // namespace motley::cli
+}  // namespace motley

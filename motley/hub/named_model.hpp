@@ -6,7 +6,7 @@
 
 #include "motley/model/model.hpp"
 
-namespace motley::cli {
+namespace motley {
 
 // A model on the hub: a repository, and a file in it where that is a GGUF file's.
 struct HubName {
@@ -29,11 +29,7 @@ LocatedModel locate_model(const std::string& named, ModelFiles files, const std:
 
 // For planning: the configuration alone is located.
 Model read_named_model(const std::string& named, const std::string& revision = {});
-// Throws an input error unless a plan for the one can run with the weights of the other.
-void require_same_model(const Architecture& planned, const Architecture& given, const std::string& named);
-// Tensors that nobody reads: a model that answers otherwise than its maker meant.
-std::vector<std::string> model_warnings(const Model& model);
 // The revision that a plan was made for, where it is for this name.
 std::string planned_revision(const Model& planned, const std::string& named);
 
-}  // namespace motley::cli
+}  // namespace motley

@@ -1,4 +1,4 @@
-#include "motley/cli/operator_key.hpp"
+#include "motley/server/operator_key.hpp"
 
 #include <fcntl.h>
 #include <fmt/format.h>
@@ -11,11 +11,11 @@
 
 #include "motley/base/environment_error.hpp"
 #include "motley/base/files.hpp"
-#include "motley/cli/agents.hpp"
+#include "motley/base/paths.hpp"
 #include "motley/comm/authority/authority.hpp"
 #include "motley/comm/net/file_descriptor.hpp"
 
-namespace motley::cli {
+namespace motley {
 namespace {
 
 constexpr std::size_t longest_key = 4096;
@@ -54,10 +54,6 @@ std::string read_key(const FileDescriptor& folder, const std::string& name) {
 
 }  // namespace
 
-void add_operator_key_option(CLI::App& verb, std::string& key, const std::string& help) {
-  verb.add_option("--operator-key", key, help)->envname("MOTLEY_OPERATOR_KEY")->type_name("KEY");
-}
-
 OperatorKey::OperatorKey(const std::string& given)
     : key_(given.empty() ? make_join_token() : given), given_(!given.empty()) {}
 
@@ -87,4 +83,4 @@ std::string kept_operator_key(const std::string& host, const std::string& port) 
   return folder ? read_key(folder, name_of(host, port)) : std::string();
 }
 
-}  // namespace motley::cli
+}  // namespace motley

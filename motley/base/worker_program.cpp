@@ -1,4 +1,4 @@
-#include "motley/cli/worker_program.hpp"
+#include "motley/base/worker_program.hpp"
 
 #include <fmt/format.h>
 
@@ -8,7 +8,7 @@
 #include "motley/base/error.hpp"
 #include "motley/base/paths.hpp"
 
-namespace motley::cli {
+namespace motley {
 namespace {
 
 std::filesystem::path libtorch_folder() { return python_packages() / "torch/lib"; }
@@ -58,4 +58,4 @@ std::filesystem::path prepare_worker_program() {
   return worker_program();
 }
 
-}  // namespace motley::cli
+}  // namespace motley

@@ -1,4 +1,4 @@
-#include "motley/cli/named_model.hpp"
+#include "motley/hub/named_model.hpp"
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>
@@ -25,10 +25,9 @@
 #endif
 
 namespace motley {
-std::string_view hub_download_source();
-}
 
-namespace motley::cli {
+std::string_view hub_download_source();  // hub_download.py
+
 namespace {
 
 #ifdef MOTLEY_WITH_RUNTIME
@@ -128,32 +127,8 @@ Model read_named_model(const std::string& named, const std::string& revision) {
   return model;
 }
 
-void require_same_model(const Architecture& planned, const Architecture& given, const std::string& named) {
-  if (planned == given) return;
-  const std::string plan_again = fmt::format("plan again with --model {}", named);
-  Architecture tied_alike = given;
-  tied_alike.tied_embeddings = planned.tied_embeddings;
-  if (planned == tied_alike)
-    throw input_error(fmt::format("{} has a head that {} the embedding, and the plan counts otherwise", named,
-                                  given.tied_embeddings ? "is" : "differs from"),
-                      plan_again);
-  throw input_error(fmt::format("{} has another model than the plan: {} layers of hidden size {}, not {} of {}", named,
-                                given.layers, given.hidden, planned.layers, planned.hidden),
-                    plan_again);
-}
-
-std::vector<std::string> model_warnings(const Model& model) {
-  constexpr std::size_t most_named = 4;
-  const auto& unread = model.unread;
-  if (unread.empty()) return {};
-  const std::size_t named = std::min(unread.size(), most_named);
-  return {fmt::format("{}: {} tensor{} in its files that the model does not use: {}{}", model.name, unread.size(),
-                      unread.size() == 1 ? "" : "s", fmt::join(unread.begin(), unread.begin() + named, ", "),
-                      unread.size() > named ? ", ..." : "")};
-}
-
 std::string planned_revision(const Model& planned, const std::string& named) {
   return planned.source == named ? planned.revision : std::string();
 }
 
-}  // namespace motley::cli
+}  // namespace motley

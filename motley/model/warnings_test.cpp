@@ -1,0 +1,30 @@
+#include "motley/model/warnings.hpp"
+
+#include <gtest/gtest.h>
+
+#include "motley/model/known_models.hpp"
+
+namespace motley {
+namespace {
+
+TEST(ModelWarnings, NameTheFirstTensorsThatNothingReads) {
+  Model model;
+  model.name = "tales";
+  EXPECT_TRUE(model_warnings(model).empty());
+  model.unread = {"a"};
+  EXPECT_EQ(model_warnings(model).at(0), "tales: 1 tensor in its files that the model does not use: a");
+  model.unread = {"a", "b", "c", "d", "e"};
+  EXPECT_EQ(model_warnings(model).at(0), "tales: 5 tensors in its files that the model does not use: a, b, c, d, ...");
+}
+
+TEST(KnownModels, TheLargestThatFitsIsNamed) {
+  constexpr std::int64_t gib = std::int64_t{1} << 30;
+  EXPECT_EQ(largest_known_model(gib, DType::bf16), std::nullopt);
+  const auto desk = largest_known_model(24 * gib, DType::bf16), box = largest_known_model(200 * gib, DType::bf16);
+  ASSERT_TRUE(desk && box);
+  EXPECT_LE(total_parameters(read_model(*desk).arch), 12 * gib);
+  EXPECT_LT(total_parameters(read_model(*desk).arch), total_parameters(read_model(*box).arch));
+}
+
+}  // namespace
+}  // namespace motley

@@ -1,0 +1,50 @@
+#include "motley/report/rank_bytes.hpp"
+
+#include <fmt/format.h>
+
+#include "motley/base/units.hpp"
+#include "motley/report/table.hpp"
+
+namespace motley {
+
+std::vector<RankBytes> rank_bytes(const Architecture& arch, const StageShape& stage, int degree,
+                                  const std::vector<double>& shares, DType weight_type, DType kv_type,
+                                  std::int64_t kv_tokens, const StepLimits& step) {
+  std::vector<RankBytes> ranks;
+  for (const Shard& shard : make_shards(arch, degree, shares, weight_type))
+    ranks.push_back({.shard = shard,
+                     .weights = weight_bytes(arch, stage, shard, weight_type),
+                     .kv = kv_cache_bytes(arch, stage.layers, shard, kv_type, kv_tokens, step.block_tokens),
+                     .activations = activation_bytes(arch, stage, shard, weight_type, step)});
+  return ranks;
+}
+
+std::string rank_bytes_report(const std::vector<RankBytes>& ranks) {
+  Table table({{"rank", Align::right},
+               {"heads", Align::right},
+               {"kv heads", Align::right},
+               {"ffn", Align::right},
+               {"weights", Align::right},
+               {"kv", Align::right},
+               {"buffers", Align::right},
+               {"total", Align::right}});
+  const auto show = [](std::int64_t bytes) { return human_bytes(static_cast<double>(bytes)); };
+  for (std::size_t rank = 0; rank < ranks.size(); ++rank) {
+    const RankBytes& bytes = ranks[rank];
+    table.add({fmt::format("{}", rank), fmt::format("{}", bytes.shard.heads.size()),
+               fmt::format("{}", bytes.shard.kv_heads.size()), fmt::format("{}", bytes.shard.ffn.size()),
+               show(bytes.weights), show(bytes.kv), show(bytes.activations),
+               show(bytes.weights + bytes.kv + bytes.activations)});
+  }
+  return table.render();
+}
+
+Value rank_bytes_json(const std::vector<RankBytes>& ranks) {
+  Value::Array all;
+  for (const RankBytes& bytes : ranks)
+    all.push_back(Value::object(
+        {{"weights_bytes", bytes.weights}, {"kv_bytes", bytes.kv}, {"activations_bytes", bytes.activations}}));
+  return Value::object({{"ranks", Value(std::move(all))}});
+}
+
+}  // namespace motley

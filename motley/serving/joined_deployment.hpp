@@ -1,0 +1,60 @@
+// Plans that are served by the machines that have joined: gathered, planned over, and watched.
+#pragma once
+
+#include <memory>
+#include <optional>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "motley/base/event_log.hpp"
+#include "motley/deployment/plan_watch.hpp"
+#include "motley/deployment/spare_plans.hpp"
+#include "motley/fleet/gathering.hpp"
+#include "motley/serving/served_deployment.hpp"
+
+namespace motley {
+
+struct JoinedDeploymentOptions {
+  PlanSearch search;
+  std::optional<Cluster> cluster;  // what is planned with in place of the members' reports; its machines are waited for
+  std::optional<ServePlan> plan;   // the first one, if it was made before: its machines are waited for
+  std::vector<std::string> without;  // devices that no plan uses
+  int wait = 1;                      // for so many machines, this one among them
+  bool quiet = false;                // the first search
+};
+
+class JoinedDeployment final : public ServedDeployment, public JoinedMachines {
+ public:
+  // Others can join from first_plan() on.
+  JoinedDeployment(std::unique_ptr<DeploymentStore> store, GatheringOptions gathered, JoinedDeploymentOptions options,
+                   EventLog& events);
+
+  // Shows the link, waits for the machines, measures what lies between them, and plans. Throws an input error where
+  // they are not as described, a negative error where nothing fits.
+  ServePlan first_plan();
+  // On all machines, unless another driver has taken it up: then throws StoreFenced.
+  void end();
+
+  Fleet& fleet() override { return gathering_.members(); }
+  RestartRule restart() const override { return {.waits = true}; }
+  std::optional<ServePlan> replan(const ServePlan& before, const std::set<std::string>& lost) override;
+  JoinedMachines* machines() override { return this; }
+  void watch(Generator& driver) override;
+  void stop_watching() override { watch_.reset(); }
+
+  Value describe() const override;
+  std::vector<std::string> drain(const std::string& member, bool revoke) override;
+  double new_link(bool revoke, std::optional<double> lifetime_s) override;
+
+ private:
+  std::set<std::string> machines_needed() const;
+
+  const JoinedDeploymentOptions options_;
+  EventLog& events_;
+  Gathering gathering_;
+  SparePlans plans_;
+  std::optional<PlanWatchThread> watch_;
+};
+
+}  // namespace motley

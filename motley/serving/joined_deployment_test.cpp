@@ -1,0 +1,166 @@
+// Over loopback, with agents that a test writes and a search that it answers.
+#include "motley/serving/joined_deployment.hpp"
+
+#include <gmock/gmock.h>
+
+#include <algorithm>
+#include <functional>
+#include <future>
+#include <mutex>
+#include <thread>
+
+#include "motley/fleet/gathering_fixture_test.hpp"
+#include "motley/workers/toy_plan_test.hpp"
+
+namespace motley {
+namespace {
+
+using ::testing::Contains;
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using ::testing::StartsWith;
+using ::testing::ThrowsMessage;
+
+// A driver that serves a plan, as far as its watch sees it.
+class HandGenerator final : public Generator {
+ public:
+  explicit HandGenerator(ServePlan plan) : plan_(std::make_shared<const ServePlan>(std::move(plan))) {}
+  std::uint64_t generate(GenerateRequest) override { return 0; }
+  void cancel(std::uint64_t) override {}
+  DriverStatus status() const override {
+    DriverStatus status;
+    status.phase = DeploymentPhase::serving;
+    status.plan = plan_;
+    status.epoch = 1;
+    return status;
+  }
+  void change_plan(ServePlan plan) override { asked_.set_value(std::move(plan)); }
+  std::future<ServePlan> asked() { return asked_.get_future(); }
+
+ private:
+  std::shared_ptr<const ServePlan> plan_;
+  std::promise<ServePlan> asked_;
+};
+
+class JoinedDeploymentTest : public GatheringFixture {
+ protected:
+  JoinedDeploymentTest() { write(file_of(small_header, std::string(28, 'x'))); }
+
+  std::unique_ptr<JoinedDeployment> deploy(JoinedDeploymentOptions options = {}) {
+    options.search = [this](const Cluster& cluster, const std::vector<std::string>& excluded, bool) {
+      const std::lock_guard lock(mutex_);
+      searched_.clear();
+      for (const Device& device : cluster.devices)
+        if (std::ranges::find(excluded, device.name) == excluded.end()) searched_.push_back(device.name);
+      return answer_;
+    };
+    return std::make_unique<JoinedDeployment>(std::make_unique<HandStore>(store_), gathered(), std::move(options),
+                                              events_);
+  }
+  GatheringOptions gathered() {
+    GatheringOptions gathered = options();
+    gathered.report = std::ref(events_);
+    return gathered;
+  }
+  // Its first plan, once a machine of this name has joined.
+  ServePlan planned(JoinedDeployment& deployment, const std::string& name = "box", std::size_t devices = 2) {
+    auto plan = std::async(std::launch::async, [&] { return deployment.first_plan(); });
+    EXPECT_TRUE(tells("waiting: "));
+    agents_.push_back(joined(links_.at(0), name, devices));
+    return plan.get();
+  }
+  static ServeOutcome fits(ServePlan plan) { return {.plan = std::move(plan), .reason = {}, .hint = {}, .front = {}}; }
+
+  EventLog events_{[this](const Event& event) { told_(event.what, event.detail); }};
+  std::mutex mutex_;
+  std::vector<std::string> searched_;  // guarded
+  ServeOutcome answer_ = fits(toy_plan({{1, 1}}));
+  std::vector<std::unique_ptr<HandAgent>> agents_;
+};
+
+TEST_F(JoinedDeploymentTest, TheFirstPlanIsMadeOverTheMachinesThatHaveCome) {
+  const auto deployment = deploy({.without = {"box/1"}});
+  EXPECT_EQ(planned(*deployment).stages, answer_.plan->stages);
+  EXPECT_THAT(searched_, ElementsAre("box/0"));
+  EXPECT_THAT(told_.lines(), Contains("waiting: for 1 machine"));
+}
+
+TEST_F(JoinedDeploymentTest, APlanThatWasMadeBeforeWaitsForItsMachines) {
+  const ServePlan plan = toy_plan({{1}});
+  const auto deployment = deploy({.plan = plan});
+  EXPECT_EQ(planned(*deployment).stages, plan.stages);
+  EXPECT_THAT(told_.lines(), Contains("waiting: for box"));
+  EXPECT_THAT(told_.lines(), Contains("links: are measured, one pair after the other"));
+  EXPECT_TRUE(searched_.empty());
+}
+
+TEST_F(JoinedDeploymentTest, WhatCannotBePlannedIsAnError) {
+  answer_ = {.plan = {}, .reason = "no room", .hint = "add a machine", .front = {}};
+  const auto deployment = deploy();
+  EXPECT_THAT([&] { planned(*deployment); }, ThrowsMessage<Error>("does not fit: no room"));
+  const auto strict = deploy({.without = {"box/7"}});
+  links_.clear();
+  EXPECT_THAT([&] { planned(*strict); },
+              ThrowsMessage<Error>(StartsWith("--without \"box/7\" is not a device of a machine that has joined")));
+}
+
+TEST_F(JoinedDeploymentTest, ALossIsPlannedAround) {
+  const auto deployment = deploy();
+  const ServePlan before = planned(*deployment);
+  answer_ = fits(toy_plan({{1}}));
+  const auto after = deployment->replan(before, {"box/1"});
+  ASSERT_TRUE(after);
+  EXPECT_EQ(after->stages, answer_.plan->stages);
+  EXPECT_THAT(searched_, ElementsAre("box/0"));
+  EXPECT_THAT(told_.lines(), Contains(StartsWith("plan: without what was lost: ")));
+  EXPECT_TRUE(deployment->restart().waits);
+}
+
+TEST_F(JoinedDeploymentTest, OperatorsAreToldOfItsMachines) {
+  const auto deployment = deploy();
+  planned(*deployment);
+  ASSERT_EQ(deployment->machines(), deployment.get());
+  const Value told = deployment->machines()->describe();
+  const Value& box = told.find("members")->as_array().at(0);
+  EXPECT_EQ(box.find("name")->as_string(), "box");
+  EXPECT_EQ(box.find("devices")->as_array().at(1).find("device")->as_string(), "box/1");
+  EXPECT_EQ(box.find("devices")->as_array().at(1).find("memory_bytes")->as_number(), 1 << 20);
+  EXPECT_TRUE(told.find("if_lost")->as_array().empty());
+  EXPECT_EQ(told.find("events")->as_array().size(), events_.newest().size());
+}
+
+TEST_F(JoinedDeploymentTest, OperatorsSendMachinesAwayAndShowNewLinks) {
+  const auto deployment = deploy();
+  planned(*deployment);
+  EXPECT_TRUE(deployment->drain("box", false).empty());
+  EXPECT_THAT(told_.lines(), Contains("leaving: box, as asked"));
+  EXPECT_THAT([&] { deployment->drain("attic", false); }, ThrowsMessage<Error>(HasSubstr("no machine called")));
+  EXPECT_EQ(deployment->new_link(false, 60), 60);
+  EXPECT_EQ(links_.size(), 2u);
+  EXPECT_TRUE(deployment->drain("box", true).empty());
+  EXPECT_TRUE(agents_[0]->has_ended());
+  EXPECT_EQ(links_.size(), 3u);
+}
+
+TEST_F(JoinedDeploymentTest, WhileItServesAMachineThatWantsToLeaveBringsAnotherPlan) {
+  const auto deployment = deploy();
+  HandGenerator driver(planned(*deployment));
+  auto asked = driver.asked();
+  agents_.push_back(joined(links_[0], "attic"));
+  deployment->watch(driver);
+  deployment->drain("box", false);
+  ASSERT_EQ(asked.wait_until(soon()), std::future_status::ready);
+  EXPECT_EQ(asked.get().stages, answer_.plan->stages);
+  deployment->stop_watching();
+}
+
+TEST_F(JoinedDeploymentTest, WhereAnotherDriverHasItTheEndSaysSo) {
+  const auto deployment = deploy();
+  planned(*deployment);
+  store_.taken = true;
+  EXPECT_THROW(deployment->end(), StoreFenced);
+  EXPECT_FALSE(agents_[0]->receive().has_value());  // nobody has told it of an end
+}
+
+}  // namespace
+}  // namespace motley
