@@ -46,14 +46,13 @@ bool reads_states(const TrainPlan& plan, std::int64_t updates) {
 
 TrainWorkers::TrainWorkers(const TrainPlan& plan, Fleet& fleet, const TrainWorkersOptions& options)
     : devices_(train_devices(plan)),
-      watch_(start(plan, fleet, options),
-             {.silence_s = found_within * options.patience_s,
-              .start_s = start_patience_s,
-              .settle_s = settle_s,
-              .progress =
-                  [loaded = options.loaded](const std::string&, double fraction) {
-                    if (loaded) loaded(fraction);
-                  }}),
+      watch_(start(plan, fleet, options), {.silence_s = found_within * options.patience_s,
+                                           .start_s = start_patience_s,
+                                           .settle_s = settle_s,
+                                           .progress =
+                                               [loaded = options.loaded](const std::string&, double fraction) {
+                                                 if (loaded) loaded(fraction);
+                                               }}),
       owes_(watch_.size()),
       patience_s_(options.patience_s),
       predicted_s_(plan.predicted.iteration_s),

@@ -45,11 +45,10 @@ class TrainWorkersTest : public testing::Test {
   TrainWorkersTest() {
     plan_.model = read_model(MOTLEY_SOURCE_DIR "/data/models/tales");
     plan_.workload.training = Training{.sequence_length = 4, .global_batch = 2, .states = {}};
-    plan_.replicas = {
-        {.share = 1,
-         .micro_batches = 1,
-         .stages = {{.layers = {0, 4}, .devices = {"box/0"}, .strategies = {{.layers = {0, 4}}}},
-                    {.layers = {4, 8}, .devices = {"box/1"}, .strategies = {{.layers = {4, 8}}}}}}};
+    plan_.replicas = {{.share = 1,
+                       .micro_batches = 1,
+                       .stages = {{.layers = {0, 4}, .devices = {"box/0"}, .strategies = {{.layers = {0, 4}}}},
+                                  {.layers = {4, 8}, .devices = {"box/1"}, .strategies = {{.layers = {4, 8}}}}}}};
     for (Script& script : scripts_) script.answer = [](const Message& message) { return well(message); };
   }
 
@@ -71,10 +70,10 @@ class TrainWorkersTest : public testing::Test {
       if (at_each_look_) at_each_look_();
       return false;
     };
-    workers_.emplace(plan_, fleet_,
-                     TrainWorkersOptions{.loaded = [this](double part) { loaded_.push_back(part); },
-                                         .stopped = stopped,
-                                         .patience_s = 0.4});
+    workers_.emplace(
+        plan_, fleet_,
+        TrainWorkersOptions{
+            .loaded = [this](double part) { loaded_.push_back(part); }, .stopped = stopped, .patience_s = 0.4});
   }
   std::vector<TrainStepDone> step(std::uint64_t number) {
     return workers_->run({.step = number, .tokens = 8}, {{.sequences = 2, .inputs = {1}, .targets = {2}}});
