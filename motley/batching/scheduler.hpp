@@ -50,7 +50,7 @@ struct ScheduledSequence {
   std::vector<std::int32_t> blocks;  // of its table: those that follow what earlier steps have named
   bool samples = false;              // these are the last known tokens: a new one comes out
   std::int32_t stages = 0;           // of the route, that they pass; 0: all
-  std::int32_t known_blocks = 0;     // so many: with `blocks` they cover [0, position + count); 0: all anew
+  std::int32_t known_blocks = 0;     // so many: with `blocks` they cover [0, position + count); 0: of an empty table
   bool operator==(const ScheduledSequence&) const = default;
 };
 

@@ -160,7 +160,7 @@ struct StepSequence {
   std::optional<Scoring> scoring = {};
   std::int32_t stages = 0;  // of the route, that it passes; 0: all. Parts that go further come first in a step
   // Of its table, those that earlier steps have named: `blocks` follow, and together they cover [0, position + count).
-  // 0: the table begins anew.
+  // 0: the table starts again.
   std::int32_t known_blocks = 0;
   bool operator==(const StepSequence&) const = default;
 };
