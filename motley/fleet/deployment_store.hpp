@@ -38,7 +38,6 @@ std::unique_ptr<DeploymentStore> store_of_run(const std::filesystem::path& run);
 std::unique_ptr<DeploymentStore> open_shared_store(const std::string& url, bool standby, const Report& report);
 // The same in `held`; `open` opens it again where its lease has run out.
 std::unique_ptr<DeploymentStore> shared_store(const std::string& url, std::unique_ptr<LedgerStore> held,
-                                              std::function<std::unique_ptr<LedgerStore>()> open,
-                                              const Report& report);
+                                              std::function<std::unique_ptr<LedgerStore>()> open, const Report& report);
 
 }  // namespace motley

@@ -1,12 +1,14 @@
 #include "motley/trainer/train_workers.hpp"
 
 #include <fmt/format.h>
+
 #include <algorithm>
 #include <optional>
 #include <span>
 #include <variant>
 
 #include "motley/checkpoint/manifest.hpp"
+#include "motley/plan/worker_part.hpp"
 #include "motley/trainer/hang_rule.hpp"
 #include "motley/trainer/layout/layout.hpp"
 
@@ -14,7 +16,6 @@ namespace motley {
 namespace {
 
 constexpr double look_every_s = 0.1;  // whether a stop was asked for
-constexpr double start_s = 120;       // until a worker says its first word
 constexpr double settle_s = 1;        // a worker that is lost is heard of after those that miss it
 
 WorkerReads reads_of(const TrainPlan& plan, const TrainWorkersOptions& options) {
@@ -29,10 +30,7 @@ WorkerReads reads_of(const TrainPlan& plan, const TrainWorkersOptions& options) 
 
 Workers start(const TrainPlan& plan, Fleet& fleet, const TrainWorkersOptions& options) {
   Workers none;
-  return start_workers(fleet, train_devices(plan), reads_of(plan, options), none, options.stop_start);
-}
-
-Workers placed(Workers workers, const TrainPlan& plan) {
+  Workers workers = start_workers(fleet, train_devices(plan), reads_of(plan, options), none, options.stop_start);
   for (Worker& worker : workers) {
     const TrainPlace place = place_of(plan, worker.device);
     worker.stage = fmt::format("r{}/s{}", place.replica, place.stage);
@@ -49,21 +47,20 @@ bool reads_states(const TrainPlan& plan, std::int64_t updates) {
 
 TrainWorkers::TrainWorkers(const TrainPlan& plan, Fleet& fleet, const TrainWorkersOptions& options)
     : devices_(train_devices(plan)),
-      watch_(placed(start(plan, fleet, options), plan),
-             {.silence_s = found_within * options.patience_s,
-              .start_s = start_s,
-              .settle_s = settle_s,
-              .progress =
-                  [loaded = options.loaded](const std::string&, double fraction) {
-                    if (loaded) loaded(fraction);
-                  }}),
+      watch_(start(plan, fleet, options), {.silence_s = found_within * options.patience_s,
+                                           .start_s = start_patience_s,
+                                           .settle_s = settle_s,
+                                           .progress =
+                                               [loaded = options.loaded](const std::string&, double fraction) {
+                                                 if (loaded) loaded(fraction);
+                                               }}),
       owes_(watch_.size()),
       patience_s_(options.patience_s),
       predicted_s_(plan.predicted.iteration_s),
       writes_here_(fleet.is_here()),
       files_(state_files(plan.model.arch, training_of(plan.workload))),
       stopped_(options.stopped) {
-  TrainLaunch launch{.plan_json = to_json(write(plan)), .updates = options.updates, .workers = {}};
+  TrainLaunch launch{.plan_json = to_json(write(part_of(plan))), .updates = options.updates, .workers = {}};
   for (const Worker& worker : watch_.workers()) {
     const TrainPlace place = place_of(plan, worker.device);
     replica_of_.push_back(place.replica);

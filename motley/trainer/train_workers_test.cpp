@@ -15,6 +15,30 @@ namespace {
 
 using testing::HasSubstr;
 
+// Its workers are there at once.
+class ScriptedFleet final : public Fleet {
+ public:
+  explicit ScriptedFleet(std::vector<Script>& scripts) : scripts_(scripts) {}
+  std::unique_ptr<WorkerStart> begin(const std::vector<std::string>& starting, const std::vector<std::string>&,
+                                     const WorkerReads&) override {
+    return std::make_unique<Start>(starting, scripts_);
+  }
+  bool is_here() const override { return true; }
+
+ private:
+  struct Start final : WorkerStart {
+    Start(std::vector<std::string> of, std::vector<Script>& with) : devices(std::move(of)), scripts(with) {}
+    bool take(Workers& come) override {
+      for (std::size_t i = 0; i < devices.size(); ++i)
+        come.push_back({.device = devices[i], .stage = {}, .link = std::make_unique<ScriptedLink>(scripts[i])});
+      return true;
+    }
+    std::vector<std::string> devices;
+    std::vector<Script>& scripts;
+  };
+  std::vector<Script>& scripts_;
+};
+
 class TrainWorkersTest : public testing::Test {
  protected:
   // Two stages: box/0, then box/1.
@@ -29,8 +53,7 @@ class TrainWorkersTest : public testing::Test {
   }
 
   static std::optional<Message> well(const Message& message) {
-    if (std::holds_alternative<TrainLaunch>(message)) return Listening{{"127.0.0.1:1"}};
-    if (std::holds_alternative<TrainConnect>(message)) return TrainReady{.weight_bytes = 10};
+    if (std::holds_alternative<TrainLaunch>(message)) return TrainReady{.weight_bytes = 10};
     if (const auto* step = std::get_if<TrainStep>(&message)) return TrainStepDone{.step = step->step, .loss = 2};
     if (std::holds_alternative<TrainSave>(message)) return TrainSaved{};
     return std::nullopt;
@@ -43,23 +66,14 @@ class TrainWorkersTest : public testing::Test {
   }
 
   void start() {
+    const auto stopped = [this] {
+      if (at_each_look_) at_each_look_();
+      return false;
+    };
     workers_.emplace(
-        plan_, TrainWorkersOptions{.start =
-                                       [this](const TrainPlan&, const std::filesystem::path&, bool) {
-                                         Workers workers;
-                                         for (std::size_t i = 0; i < scripts_.size(); ++i)
-                                           workers.push_back({.device = "box/" + std::to_string(i),
-                                                              .stage = {},
-                                                              .link = std::make_unique<ScriptedLink>(scripts_[i])});
-                                         return workers;
-                                       },
-                                   .loaded = [this](double part) { loaded_.push_back(part); },
-                                   .stopped =
-                                       [this] {
-                                         if (at_each_look_) at_each_look_();
-                                         return false;
-                                       },
-                                   .patience_s = 0.4});
+        plan_, fleet_,
+        TrainWorkersOptions{
+            .loaded = [this](double part) { loaded_.push_back(part); }, .stopped = stopped, .patience_s = 0.4});
   }
   std::vector<TrainStepDone> step(std::uint64_t number) {
     return workers_->run({.step = number, .tokens = 8}, {{.sequences = 2, .inputs = {1}, .targets = {2}}});
@@ -75,6 +89,7 @@ class TrainWorkersTest : public testing::Test {
 
   TrainPlan plan_;
   std::vector<Script> scripts_{2};
+  ScriptedFleet fleet_{scripts_};
   std::vector<double> loaded_;
   std::function<void()> at_each_look_;
   std::optional<TrainWorkers> workers_;  // last: it ends the links
@@ -204,7 +219,7 @@ TEST_F(TrainWorkersTest, UnexpectedMessagesAreTheWorkersFault) {
   };
   EXPECT_EQ(refused(TrainPart{.name = "x", .bytes = {}}),
             "box/1 (rank 0 of stage r0/s1): a part of a checkpoint, and none is written");
-  EXPECT_EQ(refused(Listening{}), "box/1 (rank 0 of stage r0/s1): an unexpected message");
+  EXPECT_EQ(refused(Listening{{}}), "box/1 (rank 0 of stage r0/s1): an unexpected message");
 }
 
 }  // namespace
