@@ -72,7 +72,8 @@ TEST_F(DriverTest, GoesOnWithFewerKeysAndValuesWhereMemoryIsShort) {
 TEST_F(DriverTest, RunsAllRoutesAndReportsItsStart) {
   for (const char* transport : {"shm", "tcp"}) {
     FleetOptions options = fake("step_ms=1");
-    options.transport = transport;
+    options.fleet = std::make_shared<LocalFleet>(
+        LocalFleetOptions{.program = program_beside("fake-worker"), .transport = transport});
     std::vector<std::string> phases;
     options.report = [&](const std::string& phase, const std::string&) { phases.push_back(phase); };
     CallingDriver driver(toy_plan({{2, 3, 1}, {1, 2}}), options);
