@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <limits>
 #include <ranges>
+#include <utility>
 
 #include "motley/base/error.hpp"
 
@@ -256,17 +257,19 @@ void Scheduler::schedule(Sequence& sequence, Draft& draft) {
   const std::int64_t left = (replays ? sequence.replayed : std::min(sequence.known, covered)) - sequence.scheduled;
   const std::int64_t count = std::min(left, draft.tokens);
   const std::int64_t end = sequence.scheduled + count;
-  const auto covering = sequence.blocks.begin() + blocks_for(end);
+  const std::int64_t named = std::exchange(sequence.named, blocks_for(end));
   draft.step.sequences.push_back({.id = sequence.id,
                                   .position = sequence.scheduled,
                                   .count = count,
-                                  .blocks = {sequence.blocks.begin(), covering},
+                                  .blocks = {sequence.blocks.begin() + named, sequence.blocks.begin() + sequence.named},
                                   .samples = end == sequence.known,
-                                  .stages = replays ? sequence.stages : 0});
+                                  .stages = replays ? sequence.stages : 0,
+                                  .known_blocks = static_cast<std::int32_t>(named)});
   draft.parts.push_back({&sequence, sequence.scheduled, end == sequence.known});
   draft.tokens -= count;
   --draft.sequences;
   sequence.scheduled = end;
+  if (replays && end == sequence.replayed) sequence.named = 0;  // later stages have not heard of it
   ++sequence.steps;
   sequence.last_step = draft.step.id;
 }
@@ -332,6 +335,7 @@ Scheduler::Sequence& Scheduler::last_to_preempt() const {
 void Scheduler::give_back(Sequence& sequence) {
   for (const std::int32_t block : std::views::reverse(sequence.blocks)) pool_.give_back(block);
   sequence.blocks.clear();
+  sequence.named = 0;
   wake();
 }
 

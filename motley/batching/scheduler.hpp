@@ -47,9 +47,10 @@ struct ScheduledSequence {
   std::uint64_t id = 0;
   std::int64_t position = 0;  // of the first token
   std::int64_t count = 0;
-  std::vector<std::int32_t> blocks;  // covers [0, position + count)
+  std::vector<std::int32_t> blocks;  // of its table: those that follow what earlier steps have named
   bool samples = false;              // these are the last known tokens: a new one comes out
   std::int32_t stages = 0;           // of the route, that they pass; 0: all
+  std::int32_t known_blocks = 0;     // so many: with `blocks` they cover [0, position + count); 0: of an empty table
   bool operator==(const ScheduledSequence&) const = default;
 };
 
@@ -136,6 +137,7 @@ class Scheduler {
     std::int64_t replayed = 0;   // the first so many pass only
     std::int32_t stages = 0;     // so many stages
     std::vector<std::int32_t> blocks;
+    std::int64_t named = 0;  // of the blocks, in steps that passed the same stages
     std::uint64_t last_step = 0;
     std::int64_t steps = 0;  // under way with tokens of it
     bool running = false;

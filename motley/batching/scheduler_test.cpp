@@ -50,10 +50,10 @@ TEST(Scheduler, APromptThenItsDecodes) {
   EXPECT_FALSE(scheduler.next());  // one micro-batch, under way
   scheduler.complete(prompt->id, {});
   const auto first = scheduler.next();
-  EXPECT_EQ(first->sequences, (std::vector<Part>{{7, 6, 1, {0, 1}, true}}));
+  EXPECT_EQ(first->sequences, (std::vector<Part>{{7, 6, 1, {}, true, 0, 2}}));
   scheduler.complete(first->id, {});
   const auto second = scheduler.next();
-  EXPECT_EQ(second->sequences, (std::vector<Part>{{7, 7, 1, {0, 1}, true}}));
+  EXPECT_EQ(second->sequences, (std::vector<Part>{{7, 7, 1, {}, true, 0, 2}}));
   scheduler.complete(second->id, {7});
   EXPECT_TRUE(scheduler.idle());
   EXPECT_EQ(scheduler.counts().free_blocks, 8);
@@ -102,14 +102,14 @@ TEST(Scheduler, ChunksOfAPromptFollowInConsecutiveSteps) {
   scheduler.add(1, 10, 2);
   const auto first = scheduler.next(), second = scheduler.next(), third = scheduler.next();
   EXPECT_EQ(first->sequences, (std::vector<Part>{{1, 0, 4, {0}, false}}));
-  EXPECT_EQ(second->sequences, (std::vector<Part>{{1, 4, 4, {0, 1}, false}}));
-  EXPECT_EQ(third->sequences, (std::vector<Part>{{1, 8, 2, {0, 1, 2}, true}}));
+  EXPECT_EQ(second->sequences, (std::vector<Part>{{1, 4, 4, {1}, false, 0, 1}}));
+  EXPECT_EQ(third->sequences, (std::vector<Part>{{1, 8, 2, {2}, true, 0, 2}}));
   EXPECT_FALSE(scheduler.next());  // the next token is not known yet
   scheduler.complete(first->id, {});
   scheduler.complete(second->id, {});
   EXPECT_FALSE(scheduler.next());
   scheduler.complete(third->id, {});
-  EXPECT_EQ(scheduler.next()->sequences, (std::vector<Part>{{1, 10, 1, {0, 1, 2}, true}}));
+  EXPECT_EQ(scheduler.next()->sequences, (std::vector<Part>{{1, 10, 1, {}, true, 0, 3}}));
 }
 
 TEST(Scheduler, BlocksOfACancelledPromptAreFreeWhenItsLastChunkIsDone) {
@@ -327,7 +327,7 @@ TEST(Scheduler, AnAdoptedSequenceGoesOnInItsBlocks) {
   EXPECT_EQ(step->sequences, (std::vector<Part>{{7, 6, 1, {5, 2}, true}}));
   scheduler.complete(step->id, {});
   const auto next = scheduler.next();
-  EXPECT_EQ(next->sequences, (std::vector<Part>{{7, 7, 1, {5, 2}, true}}));
+  EXPECT_EQ(next->sequences, (std::vector<Part>{{7, 7, 1, {}, true, 0, 2}}));
   scheduler.complete(next->id, {7});
   EXPECT_EQ(scheduler.counts().free_blocks, 8);
 }
@@ -350,7 +350,7 @@ TEST(Scheduler, WhatTheFirstStagesLackIsComputedThereAlone) {
   scheduler.adopt(7, 9, 2, {.tokens = 8, .blocks = {5, 2}, .lacking_stages = 2});
   const auto first = scheduler.next(), second = scheduler.next();
   EXPECT_EQ(first->sequences, (std::vector<Part>{{7, 0, 5, {5, 2}, false, 2}}));
-  EXPECT_EQ(second->sequences, (std::vector<Part>{{7, 5, 3, {5, 2}, false, 2}}));
+  EXPECT_EQ(second->sequences, (std::vector<Part>{{7, 5, 3, {}, false, 2, 2}}));
   EXPECT_FALSE(scheduler.next()) << "the ninth token has no block yet";
   scheduler.complete(first->id, {});
   scheduler.complete(second->id, {});
@@ -462,7 +462,7 @@ TEST(SchedulerLanes, TheLastInTheLineOfAnyLaneGivesItsBlocks) {
     scheduler.complete(second->id, {});
   }
   const auto step = scheduler.next();
-  EXPECT_EQ(step->sequences, (std::vector<Part>{{1, 4, 1, {0, 1}, true}}));
+  EXPECT_EQ(step->sequences, (std::vector<Part>{{1, 4, 1, {1}, true, 0, 1}}));
   EXPECT_EQ(scheduler.counts().preemptions, 1);
   EXPECT_FALSE(scheduler.next());
 }
@@ -615,12 +615,11 @@ class FakeExecutor {
     const std::int64_t known = request.prompt + request.generated;
     ASSERT_LE(part.position + part.count, known);
     ASSERT_EQ(part.samples, part.position + part.count == known);
-    ASSERT_EQ(std::ssize(part.blocks), (part.position + part.count + limits_.block_tokens - 1) / limits_.block_tokens);
-    if (part.position > 0) {
-      ASSERT_GE(part.blocks.size(), request.blocks.size());
-      ASSERT_TRUE(std::equal(request.blocks.begin(), request.blocks.end(), part.blocks.begin())) << "blocks moved";
-    }
-    request.blocks = part.blocks;
+    if (part.position == 0) request.blocks.clear();
+    ASSERT_EQ(part.known_blocks, std::ssize(request.blocks)) << "blocks named twice, or not at all";
+    request.blocks.insert(request.blocks.end(), part.blocks.begin(), part.blocks.end());
+    ASSERT_EQ(std::ssize(request.blocks),
+              (part.position + part.count + limits_.block_tokens - 1) / limits_.block_tokens);
     if (!request.begun) {
       std::uint64_t& last_begun = last_begun_[part.id % lanes_];
       ASSERT_GT(part.id, last_begun) << "not first come, first served";
@@ -631,12 +630,14 @@ class FakeExecutor {
 
   void check_blocks_disjoint() {
     std::map<std::int32_t, std::uint64_t> holder;
-    for (const ScheduledStep& step : under_way_)
-      for (const Part& part : step.sequences)
-        for (const std::int32_t block : part.blocks) {
+    for (const auto& requests : {live_, cancelled_})
+      for (const auto& [id, request] : requests) {
+        if (request.steps == 0) continue;
+        for (const std::int32_t block : request.blocks) {
           ASSERT_TRUE(block >= 0 && block < limits_.blocks);
-          ASSERT_EQ(holder.emplace(block, part.id).first->second, part.id) << "block " << block << " is held twice";
+          ASSERT_TRUE(holder.emplace(block, id).second) << "block " << block << " is held twice";
         }
+      }
   }
 
   void complete() {

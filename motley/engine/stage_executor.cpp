@@ -99,12 +99,11 @@ StageExecutor::StageExecutor(const LaunchedPart& part, ServePlan plan, const Cal
       stop_(part.stop),
       plan_(std::move(plan)),
       assignment_(assignment_of(plan_, self.device)),
-      device_(open_backend(self.backend)) {
+      device_(open_backend(self.backend)),
+      tables_((assignment_.stage->kv_tokens + plan_.step.block_tokens - 1) / plan_.step.block_tokens) {
   const Instant start = Clock::now();
   const Launch& launch = part.launch;
   const std::string kernels = kernels_name(device_);  // refused, if so, before any work
-  const std::vector<std::string> devices = worker_devices(plan_);
-  for (std::size_t rank = 0; rank < devices.size(); ++rank) rank_of_[devices[rank]] = static_cast<int>(rank);
   connect(part, fabric);
   meet_gpus();
   control.send(Progress{"connect", 1});
@@ -154,9 +153,12 @@ void StageExecutor::load_standby(LoadAhead& ahead, std::function<void(std::int64
 
 void StageExecutor::connect(const LaunchedPart& part, Fabric& fabric) {
   const std::vector<WorkerAddress>& addresses = part.launch.workers;
-  const std::vector<std::string> devices = worker_devices(plan_);
+  const std::vector<std::string>& devices = part.launch.devices;
   if (addresses.size() != devices.size())
     throw Error(ErrorCode::peer, fmt::format("{} addresses for {} workers", addresses.size(), devices.size()));
+  for (std::size_t rank = 0; rank < devices.size(); ++rank) rank_of_[devices[rank]] = static_cast<int>(rank);
+  for (const std::string& device : worker_devices(plan_))
+    if (!rank_of_.contains(device)) throw Error(ErrorCode::peer, fmt::format("no address for {}", device));
   const auto group = [&](const std::string& name, const std::vector<std::string>& members, int rank,
                          std::int64_t window_bytes) {
     std::vector<WorkerAddress> of_members;
@@ -172,12 +174,15 @@ void StageExecutor::connect(const LaunchedPart& part, Fabric& fabric) {
 }
 
 // Pairs of ranks in workers_, sender and receiver, whose rows may pass from GPU to GPU of one machine: the receiver
-// gets all of them, in the type that it computes in, and sends none back on another route. Both sides find the same.
+// gets all of them, in the type that it computes in, and sends none back on another route. This worker is one of the
+// two, and the other finds the same.
 std::set<std::pair<int, int>> StageExecutor::crossings_of_gpus() const {
   const auto machine = [](const std::string& device) { return device.substr(0, device.rfind('/')); };
   std::set<std::pair<int, int>> all, unfit;
   for (const Route& route : plan_.routes)
     for (std::size_t hop = 0; hop + 1 < route.path.size(); ++hop) {
+      if (route.path[hop].stage != assignment_.stage->id && route.path[hop + 1].stage != assignment_.stage->id)
+        continue;
       const Stage &from = plan_.stage(route.path[hop].stage), &to = plan_.stage(route.path[hop + 1].stage);
       const std::pair<int, int> pair{rank_of_.at(from.devices.front()), rank_of_.at(to.devices.front())};
       all.insert(pair);
@@ -228,10 +233,6 @@ std::int64_t count_tokens(const Step& step, std::int64_t max_tokens) {
   return tokens;
 }
 
-bool passes(const StepSequence& part, std::size_t stage) {
-  return part.stages == 0 || (part.stages > 0 && static_cast<std::size_t>(part.stages) > stage);
-}
-
 // Leaves those parts of a step that come to the `number`-th stage of the route; says how many rows go on from there.
 std::int64_t take_parts(Step& step, std::size_t number) {
   std::erase_if(step.sequences, [&](const StepSequence& part) { return !passes(part, number); });
@@ -254,6 +255,7 @@ StepResult StageExecutor::execute(Step step) {
   const std::int64_t rows_onwards = take_parts(step, place.number);
   const std::int64_t tokens = count_tokens(step, plan_.step.max_tokens * assignment_.stage->batches());
 
+  tables_.complete(step);
   const at::Tensor incoming = place.previous != nullptr ? receive(place, tokens) : at::Tensor();
   // A rank may get its whole input from the others of its stage, and waits there for the stages before.
   const double stage_waited_before_s = stage_waited_s();

@@ -20,6 +20,7 @@
 #include "motley/engine/peer_rows.hpp"
 #include "motley/engine/stage_model.hpp"
 #include "motley/workers/activity_log.hpp"
+#include "motley/workers/block_tables.hpp"
 #include "motley/workers/control_connection.hpp"
 #include "motley/workers/worker_group.hpp"
 
@@ -75,6 +76,7 @@ class StageExecutor {
   std::unique_ptr<WorkerGroup> workers_;  // of the whole plan, for crossings
   std::unique_ptr<WorkerGroup> group_;    // of the stage; null: a single rank
   std::unique_ptr<StageModel> model_;
+  BlockTables tables_;
   at::Tensor incoming_;       // rows for model_, on its device
   at::Tensor incoming_host_;  // where they arrive; the same tensor on a CPU
   CrossingReceiver receiver_;

@@ -666,9 +666,8 @@ TEST_F(MemberPreparationTest, StartsLoadsAndFetchesWhatIsMissing) {
     while (read.wait_for(std::chrono::milliseconds(1)) != std::future_status::ready) preparation->done();
     return std::get<Preload>(*read.get());
   };
-  const Preload asked = preload(first);
-  EXPECT_FALSE(asked.plan_json.empty());
-  EXPECT_EQ(preload(second), asked);
+  EXPECT_THAT(preload(first).plan_json, testing::HasSubstr("left/0"));
+  EXPECT_THAT(preload(second).plan_json, testing::HasSubstr("left/1"));
   first.send(Preloaded{});
   second.send(Progress{"weights", 0.5});
   second.send(Preloaded{});

@@ -31,6 +31,7 @@ struct CollectiveGroup {
   int rank = -1;
   GroupPattern pattern = GroupPattern::direct;
   std::vector<CollectiveGroup> members = {};
+  bool operator==(const CollectiveGroup&) const = default;
 };
 
 // All ranks as one group; the order counts in a ring.

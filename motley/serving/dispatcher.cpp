@@ -249,7 +249,8 @@ StepSequence Dispatcher::fill(const ScheduledSequence& part) const {
                         .blocks = part.blocks,
                         .sampling = {},
                         .scoring = scoring(part),
-                        .stages = part.stages};
+                        .stages = part.stages,
+                        .known_blocks = part.known_blocks};
   if (!part.samples) return sequence;
   Sampling& sampling = sequence.sampling.emplace(request.asked.sampling);
   if (sampling.presence_penalty != 0 || sampling.frequency_penalty != 0)

@@ -6,6 +6,7 @@
 
 #include "motley/serving/dispatcher.hpp"
 #include "motley/serving/driver_fixture_test.hpp"
+#include "motley/workers/block_tables.hpp"
 
 namespace motley {
 namespace {
@@ -23,7 +24,10 @@ class Devices {
       for (const std::string& device : stage.devices) {
         const auto before = devices_.find(device);
         const bool stays = before != devices_.end() && before->second.layers == stage.layers;
-        Device& now = next[device] = stays ? before->second : Device{stage.layers, epoch, {}};
+        Device& now =
+            next.emplace(device, stays ? std::move(before->second) : Device{stage.layers, epoch, {}, BlockTables(0)})
+                .first->second;
+        now.tables = BlockTables(stage.kv_tokens / plan_->step.block_tokens);
         std::erase_if(now.slots, [&](const auto& slot) { return slot.first >= stage.kv_tokens; });
       }
     devices_ = std::move(next);
@@ -62,9 +66,13 @@ class Devices {
     LayerRange layers;
     std::uint64_t epoch = 0;
     std::map<std::int64_t, std::int32_t> slots;
+    BlockTables tables;
   };
 
-  void pass(Device& device, const StepSequence& part) const {
+  void pass(Device& device, const StepSequence& told) const {
+    Step step{.sequences = {told}};
+    device.tables.complete(step);
+    const StepSequence& part = step.sequences[0];
     const std::int64_t size = plan_->step.block_tokens;
     const auto slot = [&](std::int64_t position) {
       return part.blocks.at(static_cast<std::size_t>(position / size)) * size + position % size;

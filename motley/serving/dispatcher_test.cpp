@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <functional>
 
 #include "motley/serving/driver_fixture_test.hpp"
@@ -54,6 +55,29 @@ TEST(Dispatcher, StepsCarryTheTokensOfPromptAndOutput) {
   EXPECT_EQ(decode->sequences.at(0).tokens, std::vector<std::int32_t>{70});
   EXPECT_EQ(decode->sequences.at(0).position, 3);
   EXPECT_EQ(decode->sequences.at(0).sampling->generated, std::vector<std::int32_t>{70});  // for the penalty
+}
+
+// What a decode adds to a sequence is one token, and a block now and then.
+TEST(Dispatcher, ADecodeStepIsNoLargerForALongContext) {
+  constexpr std::size_t sequences = 16;
+  ServePlan plan = toy_plan({{1}}, std::int64_t{sequences} * 8'400);
+  plan.model.arch.context = 10'000;
+  plan.step.max_sequences = sequences;
+  plan.step.max_tokens = 4'096;
+  const auto bytes_with = [&](std::size_t context) {
+    Dispatcher dispatcher(std::make_shared<const ServePlan>(plan), 1, 100, fixed_steps);
+    for (std::size_t i = 0; i < sequences; ++i) dispatcher.add(ask(std::vector<std::int32_t>(context, 3), 200));
+    for (;;) {
+      const auto step = dispatcher.next();
+      const auto decodes = [](const StepSequence& part) { return part.count == 1; };
+      if (step->sequences.size() == sequences && std::ranges::all_of(step->sequences, decodes))
+        return encode(*step).size();
+      dispatcher.complete(answer(*step, 70));
+    }
+  };
+  constexpr std::size_t one_block_each = sequences * sizeof(std::int32_t);
+  EXPECT_LE(bytes_with(8'192), bytes_with(32) + one_block_each);
+  EXPECT_LE(bytes_with(8'192), 120 * sequences);
 }
 
 TEST(Dispatcher, AnythingPreemptedIsComputedAnewWithItsOutput) {

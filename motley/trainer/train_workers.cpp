@@ -8,6 +8,7 @@
 #include <variant>
 
 #include "motley/checkpoint/manifest.hpp"
+#include "motley/plan/worker_part.hpp"
 #include "motley/trainer/hang_rule.hpp"
 #include "motley/trainer/layout/layout.hpp"
 
@@ -59,7 +60,7 @@ TrainWorkers::TrainWorkers(const TrainPlan& plan, Fleet& fleet, const TrainWorke
       writes_here_(fleet.is_here()),
       files_(state_files(plan.model.arch, training_of(plan.workload))),
       stopped_(options.stopped) {
-  TrainLaunch launch{.plan_json = to_json(write(plan)), .updates = options.updates, .workers = {}};
+  TrainLaunch launch{.plan_json = to_json(write(part_of(plan))), .updates = options.updates, .workers = {}};
   for (const Worker& worker : watch_.workers()) {
     const TrainPlace place = place_of(plan, worker.device);
     replica_of_.push_back(place.replica);

@@ -126,12 +126,14 @@ void tell(ControlConnection& control, const Message& message) {
   std::unique_ptr<StageExecutor> executor;
   LoadAhead ahead;
   std::uint64_t epoch = 0;
-  ServePlan plan;
+  ServePlan plan;                    // this worker's part
+  std::vector<std::string> devices;  // of all workers
   bool interrupted = false;
   const auto run = [&](WorkQueue::Work work) {
     if (const LaunchedPart* part = std::get_if<LaunchedPart>(&work)) {
       epoch = part->launch.epoch;
       plan = read_sent_plan(part->launch.plan_json);
+      devices = part->launch.devices;
       if (executor) ahead.end_into(*executor->model());
       executor = std::make_unique<StageExecutor>(*part, plan, self, control, fabric,
                                                  executor ? executor->model() : preloaded, activity);
@@ -166,7 +168,7 @@ void tell(ControlConnection& control, const Message& message) {
         fail_without_memory(plan, self.device, assignment_of(plan, self.device));
       }
     } catch (const GroupBroken& error) {
-      interrupt({epoch, error.what(), places_of(error.suspects, worker_devices(plan))});
+      interrupt({epoch, error.what(), places_of(error.suspects, devices)});
     } catch (const MemoryShort& error) {
       interrupt({epoch, error.what(), {}, error.kv_tokens});
     }

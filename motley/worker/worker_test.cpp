@@ -19,6 +19,7 @@
 #include "motley/engine/assignment.hpp"
 #include "motley/engine/load_ahead.hpp"
 #include "motley/engine/stage_model.hpp"
+#include "motley/plan/worker_part.hpp"
 #include "motley/worker/worker.hpp"
 #include "motley/workers/launch.hpp"
 #include "motley/workers/remote_workers.hpp"
@@ -122,11 +123,16 @@ class Deployment {
   }
   // A plan whose devices are theirs.
   void launch(const ServePlan& plan, std::uint64_t epoch, const CacheHandover& handover = {}) {
-    Launch launch{.plan_json = to_json(write(plan)), .epoch = epoch, .workers = {}, .handover = handover};
-    for (const std::string& device : worker_devices(plan))
-      launch.workers.push_back(std::ranges::find(workers, device, &Worker::device)->at);
-    for (Worker& worker : workers)
-      if (std::ranges::count(worker_devices(plan), worker.device) > 0) worker.control->send(launch);
+    Launch launch{
+        .plan_json = {}, .epoch = epoch, .devices = worker_devices(plan), .workers = {}, .handover = handover};
+    const auto worker_of = [&](const std::string& device) -> Worker& {
+      return *std::ranges::find(workers, device, &Worker::device);
+    };
+    for (const std::string& device : launch.devices) launch.workers.push_back(worker_of(device).at);
+    for (const Stage& stage : plan.stages) {
+      launch.plan_json = to_json(write(part_of(plan, stage)));
+      for (const std::string& device : stage.devices) worker_of(device).control->send(launch);
+    }
   }
   void send(const Step& step) {
     for (Worker& worker : workers) worker.control->send(step);
@@ -695,8 +701,7 @@ TEST(Worker, LoadsWhatAnotherPlanNeedsBesideItsSteps) {
     deployment.wait_until_ready();
     const auto expected = next_tokens(deployment, 1, some_tokens(30));
     for (Deployment::Worker& worker : deployment.workers)
-      worker.control->send(Preload{
-          .plan_json = to_json(write(after)), .model_folder = model_folder, .device = worker.device, .backend = "cpu"});
+      worker.control->send(Preload{.plan_json = to_json(write(after))});
     for (Deployment::Worker& worker : deployment.workers)
       EXPECT_TRUE(std::holds_alternative<Preloaded>(Deployment::answer(worker)));
     EXPECT_EQ(next_tokens(deployment, 2, some_tokens(30)), expected);
@@ -714,7 +719,6 @@ void lose(Deployment& deployment, std::ptrdiff_t worker) {
   ::kill(lost.process, SIGKILL);
   Deployment::exit_status(lost);
   deployment.workers.erase(deployment.workers.begin() + worker);
-  deployment.addresses.of_workers.erase(deployment.addresses.of_workers.begin() + worker);
 }
 
 // What stands by takes no part in steps, and is not read again where a later plan has the stage compute with it.

@@ -13,13 +13,16 @@
 #include <algorithm>
 #include <chrono>
 #include <csignal>
+#include <iterator>
 #include <map>
 #include <memory>
+#include <optional>
 #include <string>
 #include <thread>
 #include <vector>
 
 #include "motley/plan/serve.hpp"
+#include "motley/workers/block_tables.hpp"
 #include "motley/workers/control_connection.hpp"
 #include "motley/workers/launch.hpp"
 #include "motley/workers/remote_workers.hpp"
@@ -55,11 +58,15 @@ class FakeWorker {
       layers_ = own->layers;
       cache_epoch_ = launch.epoch;
     }
+    tables_.emplace(own->kv_tokens / plan_.step.block_tokens + 1);
     answers_.clear();
     if (settings_.contains("step_ms")) step_ms_ = std::stoi(settings_["step_ms"]);
+    numbers_.clear();
     for (const Route& route : plan_.routes) {
-      const auto& ends = plan_.stage(route.path.back().stage).devices;
-      answers_.push_back(ends.front() == device_);
+      const auto hop = std::ranges::find(route.path, own->id, &Hop::stage);
+      numbers_.push_back(hop - route.path.begin());
+      answers_.push_back(hop != route.path.end() && std::next(hop) == route.path.end() &&
+                         own->devices.front() == device_);
     }
     epoch_ = launch.epoch;
     crowded_ = settings_.contains("room") && own->kv_tokens > std::stoll(settings_["room"]);
@@ -75,11 +82,15 @@ class FakeWorker {
                         .cache_epoch = cache_epoch_});
   }
 
-  void execute(const Step& step) {
+  void execute(Step step) {
     if (crowded_ && steps_left_ == 0) interrupt();
     if (crowded_ && steps_left_-- <= 0) return;
     std::this_thread::sleep_for(std::chrono::milliseconds(step_ms_));
     StepResult result{.step = step.step, .compute_s = step_ms_ * 1e-3, .wait_s = 0, .tokens = {}};
+    std::erase_if(step.sequences, [&](const StepSequence& part) {
+      return !passes(part, static_cast<std::size_t>(numbers_.at(step.route)));
+    });
+    tables_->complete(step);
     for (const StepSequence& sequence : step.sequences) {
       keep(sequence);
       if (!answers_.at(step.route)) continue;
@@ -139,9 +150,11 @@ class FakeWorker {
   const std::string device_;
   std::map<std::string, std::string> settings_;
   ServePlan plan_;
-  std::vector<bool> answers_;  // per route: this worker reports its tokens
+  std::vector<bool> answers_;            // per route: this worker reports its tokens
+  std::vector<std::ptrdiff_t> numbers_;  // per route: of its stage
   LayerRange layers_ = {-1, -1};
   std::uint64_t epoch_ = 0, cache_epoch_ = 0;
+  std::optional<BlockTables> tables_;
   bool crowded_ = false;
   int steps_left_ = 0;  // until memory is short
   std::map<std::int64_t, std::int32_t> cache_;
@@ -152,8 +165,7 @@ constexpr double timeout_s = 20;
 
 // The workers of the plan, once all of them have added their part of a sum.
 std::unique_ptr<WorkerGroup> connect(const Launch& launch, const CallDriver& self, Fabric& fabric) {
-  const std::vector<std::string> devices =
-      worker_devices(read_plan<ServePlan>(parse_json(launch.plan_json, "plan"), "plan"));
+  const std::vector<std::string>& devices = launch.devices;
   const auto rank = static_cast<int>(std::ranges::find(devices, self.device) - devices.begin());
   auto group =
       std::make_unique<WorkerGroup>("between stages", devices, rank, launch.epoch, launch.workers, fabric, timeout_s);

@@ -5,6 +5,7 @@
 #include <algorithm>
 
 #include "motley/base/error.hpp"
+#include "motley/plan/worker_part.hpp"
 
 namespace motley {
 
@@ -14,15 +15,22 @@ std::vector<std::string> worker_devices(const ServePlan& plan) {
   return devices;
 }
 
+namespace {
+
+const Stage& stage_with(const ServePlan& plan, const std::string& device) {
+  for (const Stage& stage : plan.stages)
+    if (std::ranges::count(stage.devices, device) > 0) return stage;
+  throw input_error(fmt::format("{} is in no stage of the plan", device), "name a device that the plan uses");
+}
+
+}  // namespace
+
 std::vector<ReadRows> rows_of(const ServePlan& plan, const std::string& device, ReadsOf of) {
-  const auto stage = std::ranges::find_if(
-      plan.stages, [&](const Stage& one) { return std::ranges::find(one.devices, device) != one.devices.end(); });
-  if (stage == plan.stages.end())
-    throw input_error(fmt::format("{} is in no stage of the plan", device), "name a device that the plan uses");
-  const auto rank = static_cast<std::size_t>(std::ranges::find(stage->devices, device) - stage->devices.begin());
+  const Stage& stage = stage_with(plan, device);
+  const auto rank = static_cast<std::size_t>(std::ranges::find(stage.devices, device) - stage.devices.begin());
   const Architecture& arch = plan.model.arch;
   const Shard shard =
-      make_shards(arch, static_cast<int>(stage->devices.size()), stage->shares, stage->weight_type).at(rank);
+      make_shards(arch, static_cast<int>(stage.devices.size()), stage.shares, stage.weight_type).at(rank);
   std::vector<ReadRows> read;
   const auto add_all = [&](const std::vector<TensorSpec>& tensors) {
     for (const TensorSpec& tensor : tensors) read.push_back({tensor.name, slice_of(arch, tensor, shard).rows});
@@ -32,28 +40,30 @@ std::vector<ReadRows> rows_of(const ServePlan& plan, const std::string& device, 
     if (embedding) add_all(embedding_tensors(arch));
     if (head) add_all(head_tensors(arch));
   };
-  add(stage->layers, stage->embedding, stage->head);
+  add(stage.layers, stage.embedding, stage.head);
   if (of == ReadsOf::standby_too)
-    for (const StandbyWeights& standby : stage->standby_weights)
+    for (const StandbyWeights& standby : stage.standby_weights)
       add(standby.layers, standby.layers.first == 0, standby.layers.end == arch.layers);
   return read;
 }
 
 void launch_workers(Workers& workers, const ServePlan& plan, std::uint64_t epoch, const CacheHandover& handover) {
-  Launch launch{.plan_json = to_json(write(plan)), .epoch = epoch, .workers = {}, .handover = handover};
+  Launch launch{.plan_json = {}, .epoch = epoch, .devices = worker_devices(plan), .workers = {}, .handover = handover};
   for (const Worker& worker : workers) launch.workers.push_back(worker.at);
-  const std::string message = encode(launch);
   auto worker = workers.begin();
-  for (const Stage& stage : plan.stages)
+  for (const Stage& stage : plan.stages) {
+    launch.plan_json = to_json(write(part_of(plan, stage)));
+    const std::string message = encode(launch);
     for (int rank = 0; rank < std::ssize(stage.devices); ++rank, ++worker) {
       worker->stage = stage.id;
       worker->rank = rank;
       worker->link->send(message);
     }
+  }
 }
 
 void ask_to_preload(const Worker& worker, const ServePlan& plan) {
-  worker.link->send(encode(Preload{.plan_json = to_json(write(plan))}));
+  worker.link->send(encode(Preload{.plan_json = to_json(write(part_of(plan, stage_with(plan, worker.device))))}));
 }
 
 }  // namespace motley

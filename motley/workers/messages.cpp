@@ -13,6 +13,10 @@ constexpr WireProtocol protocol{.max_bytes = max_message_bytes,
 
 }  // namespace
 
+bool passes(const StepSequence& part, std::size_t number) {
+  return part.stages == 0 || (part.stages > 0 && static_cast<std::size_t>(part.stages) > number);
+}
+
 std::size_t stages_passed(const Step& step, std::size_t of_route) {
   std::size_t most = 0;
   for (const StepSequence& sequence : step.sequences)

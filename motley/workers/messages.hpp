@@ -53,14 +53,15 @@ struct CacheMove {
 // that it does not have, and of which no move tells, a worker keeps nothing.
 struct CacheHandover {
   BoundedList<CacheMove, max_cache_moves> moves = {};
-  BoundedList<std::int32_t, max_message_blocks> blocks = {};  // KV blocks that cover [0, position + count), in order
+  BoundedList<std::int32_t, max_message_blocks> blocks = {};
   bool operator==(const CacheHandover&) const = default;
 };
 
 struct Launch {
-  BoundedText<max_plan_bytes> plan_json;  // the worker's device tells its stage and rank
+  BoundedText<max_plan_bytes> plan_json;  // the part of the worker's stage (plan/worker_part.hpp)
   std::uint64_t epoch = 1;
-  // In the order of worker_devices() (launch.hpp): each connects with the others.
+  // All workers of the plan, in the order of worker_devices() (launch.hpp): each connects with the others.
+  BoundedList<std::string, max_plan_workers, max_address_bytes> devices;
   BoundedList<WorkerAddress, max_plan_workers> workers;
   CacheHandover handover = {};
   bool operator==(const Launch&) const = default;
@@ -68,7 +69,7 @@ struct Launch {
 
 // Loads the weights that a Launch of this plan will ask for.
 struct Preload {
-  BoundedText<max_plan_bytes> plan_json;
+  BoundedText<max_plan_bytes> plan_json;  // as in Launch
   bool operator==(const Preload&) const = default;
 };
 struct Preloaded {
@@ -154,10 +155,13 @@ struct StepSequence {
   std::int64_t position = 0;
   std::int64_t count = 0;
   BoundedList<std::int32_t, max_message_tokens> tokens = {};  // `count` ids
-  BoundedList<std::int32_t, max_message_blocks> blocks = {};  // KV blocks that cover [0, position + count), in order
+  BoundedList<std::int32_t, max_message_blocks> blocks = {};  // KV blocks of its table, in order
   std::optional<Sampling> sampling = {};                      // set: sample a token after the last of these
   std::optional<Scoring> scoring = {};
   std::int32_t stages = 0;  // of the route, that it passes; 0: all. Parts that go further come first in a step
+  // Of its table, those that earlier steps have named: `blocks` follow, and together they cover [0, position + count).
+  // 0: the table starts again.
+  std::int32_t known_blocks = 0;
   bool operator==(const StepSequence&) const = default;
 };
 
@@ -349,6 +353,8 @@ using Message = std::variant<Launch, Progress, Ready, Failure, Step, StepResult,
 
 constexpr std::size_t max_message_bytes = std::size_t{64} << 20;
 
+// Whether a part of a step passes the `number`-th stage of its route.
+bool passes(const StepSequence& part, std::size_t number);
 // How many of the route's stages the step passes.
 std::size_t stages_passed(const Step& step, std::size_t of_route);
 

@@ -57,6 +57,7 @@ consteval std::size_t field_count() {
 template <class T, class Visit>
 void with_fields(T& m, const Visit& visit) {
   constexpr std::size_t count = field_count<std::remove_const_t<T>>();
+  static_assert(count > 0 || std::is_empty_v<T>);
 #define MOTLEY_FIELDS(...)     \
   {                            \
     auto& [__VA_ARGS__] = m;   \

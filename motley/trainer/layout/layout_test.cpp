@@ -1,5 +1,6 @@
 #include "motley/trainer/layout/layout.hpp"
 
+#include <fmt/format.h>
 #include <gtest/gtest.h>
 #include <rapidcheck.h>
 
@@ -9,6 +10,8 @@
 #include <string>
 #include <tuple>
 
+#include "motley/plan/gradient_sync.hpp"
+#include "motley/plan/worker_part.hpp"
 #include "motley/trainer/layout/state_files.hpp"
 
 namespace motley {
@@ -60,6 +63,50 @@ TrainPlan random_plan() {
     }
   }
   return plan;
+}
+
+// Its devices are on machines of two sites.
+TrainPlan on_machines(TrainPlan plan) {
+  constexpr const char* toml =
+      "format = \"motley.cluster/1\"\nname = \"sites\"\n"
+      "[[machine]]\nname = \"left\"\nsite = \"a\"\ncount = 16\ndevices = [\"toy*4\"]\n"
+      "[[machine]]\nname = \"right\"\nsite = \"b\"\ncount = 16\ndevices = [\"toy*4\"]\n"
+      "[[link]]\nbetween = [\"a\", \"b\"]\nlatency = \"9 ms\"\nbandwidth = \"1 Gbit/s\"\n"
+      "[[device_type]]\nname = \"toy\"\nvendor = \"cpu\"\nmemory = \"64 MiB\"\n"
+      "memory_bandwidth = \"8 GB/s\"\nflops = { fp32 = \"40 GFLOP/s\" }\nreserve = \"0 B\"\n";
+  plan.cluster = resolve(read<ClusterDescription>(parse_toml(toml, "sites.toml"), "sites.toml"), "sites.toml");
+  for (TrainReplica& replica : plan.replicas)
+    for (TrainStage& stage : replica.stages)
+      for (std::string& device : stage.devices) {
+        const int number = std::stoi(device.substr(4));
+        device = fmt::format("{}-{}/{}", number % 8 < 4 ? "left" : "right", number / 8, number % 4);
+      }
+  return plan;
+}
+
+TEST(TrainLayout, IsTheSameFromTheWorkersPart) {
+  EXPECT_TRUE(rc::check([] {
+    TrainPlan plan = on_machines(random_plan());
+    plan.sync.algorithm = *rc::gen::element(SyncAlgorithm::ring, SyncAlgorithm::direct, SyncAlgorithm::hierarchical);
+    const TrainPlan part = read_plan<TrainPlan>(parse_json(to_json(write(part_of(plan))), "part"), "part");
+    RC_ASSERT(part.cluster.description.links.empty());
+    RC_ASSERT(part.model == plan.model);
+    RC_ASSERT(part.workload == plan.workload);
+    RC_ASSERT(part.replicas == plan.replicas);
+    RC_ASSERT(train_devices(part) == train_devices(plan));
+    RC_ASSERT(train_groups(part) == train_groups(plan));
+    RC_ASSERT(crossing_pairs(part) == crossing_pairs(plan));
+    for (const TrainGroup& group : train_groups(plan)) {
+      std::vector<int> in_part, in_plan;
+      for (const int worker : group.workers) {
+        const std::string device = train_devices(plan).at(static_cast<std::size_t>(worker));
+        in_part.push_back(part.cluster.find_device(device));
+        in_plan.push_back(plan.cluster.find_device(device));
+      }
+      RC_ASSERT(sync_group(part.cluster, part.sync.algorithm, in_part) ==
+                sync_group(plan.cluster, plan.sync.algorithm, in_plan));
+    }
+  }));
 }
 
 TEST(TrainLayout, EveryRowCrossesOnceToEachGroupThatNeedsIt) {
