@@ -51,7 +51,7 @@ class OwnServer {
   }
   OwnServer(const OwnServer&) = delete;
   OwnServer& operator=(const OwnServer&) = delete;
-  ServerAddress address() const { return {.port = std::to_string(server_.port())}; }
+  ServerAddress address() const { return {.port = std::to_string(server_.port()), .api_key = {}}; }
 
  private:
   ServeSettings settings(const ServingOptions& options) {

@@ -128,22 +128,22 @@ int probe_and_write(const ProbeCommand& options) {
         "give --weight-type " + names_with(Support::served, Use::values));
   const int all_cores = described || !on_processors ? 1 : static_cast<int>(std::thread::hardware_concurrency());
   const bool has_tokenizer = std::filesystem::exists(std::filesystem::path(options.model) / "tokenizer.json");
-  ProbeOptions asked{.cluster = cluster,
-                     .shape = shape,
-                     .worker_program = prepare_worker_program(),
-                     .backend = options.backend,
-                     .transport = options.transport,
-                     .threads = options.worker_threads > 0 ? options.worker_threads : std::max(1, all_cores),
-                     .seconds = options.group.seconds > 0 ? options.group.seconds : default_probe_seconds,
-                     .disk = options.disk,
-                     .report = reporter(options.output)};
+  const std::string text_folder = has_tokenizer ? options.model : "";
+  ProbeOptions asked{
+      .cluster = cluster,
+      .shape = shape,
+      .measure_answers =
+          [&](const ServePlan& plan, Fleet& fleet, const std::filesystem::path& folder, std::int64_t tokens,
+              double seconds) { return measure_answers(plan, fleet, folder, text_folder, tokens, seconds); },
+      .worker_program = prepare_worker_program(),
+      .backend = options.backend,
+      .transport = options.transport,
+      .threads = options.worker_threads > 0 ? options.worker_threads : std::max(1, all_cores),
+      .seconds = options.group.seconds > 0 ? options.group.seconds : default_probe_seconds,
+      .disk = options.disk,
+      .report = reporter(options.output)};
   if (!options.disk_bytes.empty())
     asked.disk_bytes = static_cast<std::int64_t>(parse_bytes_option(options.disk_bytes, "--disk-bytes"));
-  const std::string text_folder = has_tokenizer ? options.model : "";
-  asked.measure_answers = [&](const ServePlan& plan, Fleet& fleet, const std::filesystem::path& folder,
-                              std::int64_t tokens, double seconds) {
-    return measure_answers(plan, fleet, folder, text_folder, tokens, seconds);
-  };
   const ProbeResult result = probe(asked);
   const ClusterDescription description = calibrated(cluster, result, options.transport, type);
   if (!options.output.file.empty()) {

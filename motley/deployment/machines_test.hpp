@@ -159,7 +159,7 @@ class ToySearch {
 };
 
 // What was reported, from whichever thread.
-class Told {
+class ToldLines {
  public:
   void operator()(const std::string& what, const std::string& detail) {
     const std::lock_guard lock(mutex_);

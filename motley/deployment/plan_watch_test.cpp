@@ -52,7 +52,7 @@ class PlanWatchTest : public ::testing::Test {
 
   ToyMachines machines_{{{"a", 1}, {"b", 1}}};
   ToySearch search_;
-  Told told_;
+  ToldLines told_;
   std::mutex mutex_;
   std::condition_variable changed_;
   DeploymentStatus status_;

@@ -22,7 +22,7 @@ class SparePlansTest : public ::testing::Test {
 
   ToyMachines machines_{{{"a", 1}, {"b", 1}, {"c", 1}}};
   ToySearch search_;
-  Told told_;
+  ToldLines told_;
 };
 
 TEST_F(SparePlansTest, TheFirstPlanIsOverAllThatAreThereButForWhatIsLeftOut) {

@@ -83,7 +83,6 @@ void Gathering::begin(std::unique_ptr<DeploymentGroup> made, const std::string& 
   group_ = std::move(made);
 }
 
-// The coordinator's thread asks until the group has gone, which goes before the store.
 void Gathering::keep_changes() {
   group_->admission().keep_with([this, &group = *group_](const AdmissionRecord& record) {
     KeptDeployment next = group.record(driver_, record);

@@ -93,9 +93,9 @@ class Gathering {
 
   const GatheringOptions options_;
   const std::unique_ptr<DeploymentStore> store_;
-  std::unique_ptr<DeploymentGroup> group_;
-  std::unique_ptr<Members> members_;
   std::string driver_, relay_address_;  // where members find them; the second may be empty
+  std::unique_ptr<DeploymentGroup> group_;  // whose thread keeps the above in the store
+  std::unique_ptr<Members> members_;
   std::optional<RelayThread> relay_;
   JoinLink first_link_;
   std::optional<OwnAgent> own_agent_;

@@ -28,7 +28,6 @@
 #include "motley/fleet/needed_chunks.hpp"
 #include "motley/fleet/offer.hpp"
 #include "motley/workers/fleet.hpp"
-#include "motley/workers/worker_loss.hpp"
 
 namespace motley {
 

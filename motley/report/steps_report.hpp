@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "motley/base/value.hpp"
+#include "motley/cost/serve/pass.hpp"
 #include "motley/cost/serve/serve_cost.hpp"
 
 namespace motley {

@@ -15,7 +15,7 @@ std::shared_ptr<const ServePlan> plan_of(const std::vector<std::vector<int>>& ro
 }
 
 // A model that answers the sum of what it has been given, whatever the plan.
-class Model {
+class ToyModel {
  public:
   StepResult run(const Step& step) {
     StepResult result{.step = step.step, .compute_s = 0, .wait_s = 0, .tokens = {}};
@@ -37,7 +37,7 @@ class Model {
 };
 
 // Runs `steps` steps, or all of them; returns how many there were.
-int run(Dispatcher& dispatcher, Model& model, std::map<std::uint64_t, Tokens>& tokens, int steps = 10000) {
+int run(Dispatcher& dispatcher, ToyModel& model, std::map<std::uint64_t, Tokens>& tokens, int steps = 10000) {
   int done = 0;
   for (; done < steps; ++done) {
     const auto step = dispatcher.next();
@@ -48,7 +48,7 @@ int run(Dispatcher& dispatcher, Model& model, std::map<std::uint64_t, Tokens>& t
   return done;
 }
 
-void change(Dispatcher& dispatcher, Model& model, std::shared_ptr<const ServePlan> plan) {
+void change(Dispatcher& dispatcher, ToyModel& model, std::shared_ptr<const ServePlan> plan) {
   dispatcher.change_plan(std::move(plan), 2);
   model.forget();
   dispatcher.warm_up();
@@ -61,7 +61,7 @@ void change(Dispatcher& dispatcher, Model& model, std::shared_ptr<const ServePla
 TEST(DispatcherPlan, AnswersAreThoseOfAnUndisturbedRun) {
   const auto answers = [](int steps_before) {
     Dispatcher dispatcher(plan_of({{1, 1, 1}}), 1, 10);
-    Model model;
+    ToyModel model;
     std::map<std::uint64_t, Tokens> tokens;
     for (std::int32_t i = 0; i < 5; ++i) dispatcher.add(ask({10 + i, 20, 30 + i}, 4 + 3 * i));
     run(dispatcher, model, tokens, steps_before);
@@ -82,7 +82,7 @@ TEST(DispatcherPlan, AnswersAreThoseOfAnUndisturbedRun) {
 
 TEST(DispatcherPlan, AReplayedRequestIsComputedFromItsFirstTokenOn) {
   Dispatcher dispatcher(plan_of({{1, 1}}), 1, 10);
-  Model model;
+  ToyModel model;
   std::map<std::uint64_t, Tokens> tokens;
   GenerateRequest request = ask({11, 12, 13}, 8);
   request.sampling.temperature = 0.5f;
@@ -111,7 +111,7 @@ TEST(DispatcherPlan, AReplayedRequestIsComputedFromItsFirstTokenOn) {
 
 TEST(DispatcherPlan, RequestsThatComeMeanwhileAreHeldAndCanBeCancelled) {
   Dispatcher dispatcher(plan_of({{1}}), 1, 3);
-  Model model;
+  ToyModel model;
   const std::uint64_t running = dispatcher.add(ask({1}, 4));
   dispatcher.change_plan(plan_of({{1, 1}}), 2);
   const std::uint64_t held = dispatcher.add(ask({2}, 4)), cancelled = dispatcher.add(ask({3}, 4));
@@ -134,7 +134,7 @@ TEST(DispatcherPlan, RequestsThatComeMeanwhileAreHeldAndCanBeCancelled) {
 
 TEST(DispatcherPlan, NoRequestIsRefusedForTheQueuesSake) {
   Dispatcher dispatcher(plan_of({{1}}), 1, 4);
-  Model model;
+  ToyModel model;
   std::map<std::uint64_t, Tokens> tokens;
   for (std::int32_t i = 0; i < 12; ++i) {
     dispatcher.add(ask({i}, 6));
@@ -150,7 +150,7 @@ TEST(DispatcherPlan, NoRequestIsRefusedForTheQueuesSake) {
 
 TEST(DispatcherPlan, AChangeWithinAChangeLosesNothing) {
   Dispatcher dispatcher(plan_of({{1}}), 1, 10);
-  Model model;
+  ToyModel model;
   std::map<std::uint64_t, Tokens> tokens, none;
   const std::uint64_t id = dispatcher.add(ask({1, 2}, 9));
   run(dispatcher, model, tokens, 4);
@@ -167,7 +167,7 @@ TEST(DispatcherPlan, AChangeWithinAChangeLosesNothing) {
 
 TEST(DispatcherPlan, ARequestIsCutToTheRoomThatIsLeftOrEndsWithTheReason) {
   Dispatcher dispatcher(plan_of({{1}}), 1, 10);
-  Model model;
+  ToyModel model;
   std::map<std::uint64_t, Tokens> tokens;
   const std::uint64_t small = dispatcher.add(ask({1}, 200));
   const std::uint64_t large = dispatcher.add(ask(Tokens(60, 7), 200));

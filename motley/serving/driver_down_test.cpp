@@ -14,9 +14,9 @@ namespace {
 constexpr const char* nothing_fits = "no plan fits the machines that are left";
 
 // Devices come and go: workers start only on those that are there, and plans are over all of them.
-class Machines {
+class HandMachines {
  public:
-  explicit Machines(const ServePlan& whole) : whole_(whole), there_(all()) {}
+  explicit HandMachines(const ServePlan& whole) : whole_(whole), there_(all()) {}
 
   ServePlan plan(const std::vector<std::string>& devices) const {
     return placed_on(toy_plan({std::vector<int>(devices.size(), 1)}), whole_, devices);
@@ -30,8 +30,8 @@ class Machines {
     there_ = std::move(there);
   }
 
-  FleetOptions options() {
-    FleetOptions options = fake("step_ms=2");
+  DriverSetup options() {
+    DriverSetup options = fake("step_ms=2");
     options.restart.waits = true;
     options.fleet = std::make_shared<ThoseThatAreThere>(*this);
     options.replan = [this](const ServePlan&, const std::set<std::string>& lost, const Error&) { return replan(lost); };
@@ -41,7 +41,7 @@ class Machines {
  private:
   class ThoseThatAreThere final : public Fleet {
    public:
-    explicit ThoseThatAreThere(Machines& machines) : machines_(machines) {}
+    explicit ThoseThatAreThere(HandMachines& machines) : machines_(machines) {}
     std::unique_ptr<WorkerStart> begin(const std::vector<std::string>& starting,
                                        const std::vector<std::string>& running, const WorkerReads& reads) override {
       WorkerLoss loss{Error(ErrorCode::peer, "a machine is not there"), {}, true};
@@ -56,7 +56,7 @@ class Machines {
     bool is_here() const override { return true; }
 
    private:
-    Machines& machines_;
+    HandMachines& machines_;
     const std::shared_ptr<Fleet> workers_ = fake_workers();
   };
 
@@ -85,11 +85,11 @@ class DriverDown : public DriverTest {
   }
 
   const ServePlan whole_ = toy_plan({{1, 1}});
-  Machines machines_{whole_};
+  HandMachines machines_{whole_};
 };
 
 TEST_F(DriverDown, HoldsRequestsUntilAPlanServesThem) {
-  FleetOptions options = machines_.options();
+  DriverSetup options = machines_.options();
   options.hold_s = 600;
   CallingDriver driver(whole_, options);
   Answer early, late;
@@ -115,7 +115,7 @@ TEST_F(DriverDown, HoldsRequestsUntilAPlanServesThem) {
 }
 
 TEST_F(DriverDown, AfterAWhileRequestsFailUntilAPlanServes) {
-  FleetOptions options = machines_.options();
+  DriverSetup options = machines_.options();
   options.hold_s = 0.2;
   std::atomic<int> failures = 0;
   CallingDriver driver(whole_, options);
@@ -161,7 +161,7 @@ TEST_F(DriverDown, APlanWithAMachineThatIsNotThereIsReplaced) {
 }
 
 TEST_F(DriverDown, APlanThatDoesNotStartEitherLeavesItDown) {
-  FleetOptions options = machines_.options();
+  DriverSetup options = machines_.options();
   CallingDriver driver(whole_, options);
   Answer answer;
   driver.generate(ask({1}, 100), answer.callback());

@@ -719,7 +719,6 @@ void lose(Deployment& deployment, std::ptrdiff_t worker) {
   ::kill(lost.process, SIGKILL);
   Deployment::exit_status(lost);
   deployment.workers.erase(deployment.workers.begin() + worker);
-  deployment.addresses.of_workers.erase(deployment.addresses.of_workers.begin() + worker);
 }
 
 // What stands by takes no part in steps, and is not read again where a later plan has the stage compute with it.

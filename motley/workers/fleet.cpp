@@ -8,7 +8,6 @@
 
 #include "motley/base/error.hpp"
 #include "motley/cluster/cluster.hpp"
-#include "motley/workers/worker_set.hpp"
 
 namespace motley {
 namespace {

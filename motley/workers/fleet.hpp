@@ -11,6 +11,7 @@
 
 #include "motley/model/model.hpp"
 #include "motley/workers/worker_link.hpp"
+#include "motley/workers/worker_loss.hpp"
 
 namespace motley {
 

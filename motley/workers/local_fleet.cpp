@@ -13,7 +13,6 @@
 #include "motley/comm/net/random_bytes.hpp"
 #include "motley/comm/net/sockets.hpp"
 #include "motley/workers/worker_processes.hpp"
-#include "motley/workers/worker_set.hpp"
 
 namespace motley {
 namespace {

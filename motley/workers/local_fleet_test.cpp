@@ -11,7 +11,6 @@
 
 #include "motley/base/error.hpp"
 #include "motley/workers/toy_plan_test.hpp"
-#include "motley/workers/worker_loss.hpp"
 
 namespace motley {
 namespace {

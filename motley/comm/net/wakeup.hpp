@@ -16,7 +16,6 @@ class Wakeup {
   // Both throw an environment error where the descriptor is not an event, and never wait.
   void notify() const;
   void clear() const;
-  FileDescriptor release() { return std::move(event_); }
 
  private:
   FileDescriptor event_;

@@ -123,6 +123,7 @@ vendor = "nvidia"
 memory = "400 MiB"
 memory_bandwidth = "400 GB/s"
 flops = { fp16 = "40 TFLOP/s" }
+reserve = "8 MiB"
 [network]
 within_site = { latency = "10 us", bandwidth = "100 GB/s" }
 )");
@@ -139,7 +140,7 @@ TEST(PlanWarnings, NameDeadlinesOutOfReachWhereTheyAreWhatCounts) {
   const ServePlan plan = plan_for(workload, Objective::slo);
   const ServeOptions options = options_of(plan);
   EXPECT_THAT(plan_warnings(plan, options),
-              ElementsAre(HasSubstr("no plan keeps the deadline first_token = \"1e-09 s\" of class")));
+              ElementsAre(HasSubstr("no plan keeps the deadline first_token = \"1 ns\" of class")));
   ServeOptions throughput = options;
   throughput.objective = Objective::throughput;
   EXPECT_THAT(plan_warnings(plan, throughput), IsEmpty());
