@@ -45,7 +45,7 @@ bool serves(const CallingDriver& driver, std::uint64_t epoch) {
 Tokens prompt_of(std::int32_t i) { return Tokens(static_cast<std::size_t>(1 + i % 30), 3 + i); }
 
 TEST_F(DriverChange, AnswersAreTheSameWhateverPlansTakeTurns) {
-  FleetOptions options = fake("step_ms=1");
+  DriverSetup options = fake("step_ms=1");
   options.micro_batches = 2;
   CallingDriver driver(toy_plan({{1, 2, 1}}, 160), options);
   constexpr std::int32_t requests = 24;
@@ -78,7 +78,7 @@ TEST_F(DriverChange, AnswersAreTheSameWhateverPlansTakeTurns) {
 
 TEST_F(DriverChange, ALostWorkerIsPlannedAroundUntilNoneIsLeft) {
   const ServePlan whole = toy_plan({{1, 1, 1}});
-  FleetOptions options = fake("step_ms=2");
+  DriverSetup options = fake("step_ms=2");
   options.replan = pipeline_over_the_rest(whole);
   std::atomic<int> failures = 0;
   CallingDriver driver(whole, options);
@@ -111,7 +111,7 @@ TEST_F(DriverChange, ALostWorkerIsPlannedAroundUntilNoneIsLeft) {
 
 TEST_F(DriverChange, AWorkerThatHangsIsPlannedAround) {
   const ServePlan whole = toy_plan({{1, 1}});
-  FleetOptions options = fake("step_ms=1");
+  DriverSetup options = fake("step_ms=1");
   options.watchdog_s = 0.5;
   options.replan = pipeline_over_the_rest(whole);
   CallingDriver driver(whole, options);
@@ -127,7 +127,7 @@ TEST_F(DriverChange, AWorkerThatHangsIsPlannedAround) {
 // With a rule that lets it: the same plan, and the same tokens. A device whose workers only die is planned around.
 TEST_F(DriverChange, AWorkerThatDiesStartsAgain) {
   const ServePlan whole = toy_plan({{1, 1}});
-  FleetOptions options = fake("step_ms=2");
+  DriverSetup options = fake("step_ms=2");
   options.replan = pipeline_over_the_rest(whole);
   options.restart = {.deaths = 3, .first_wait_s = 0.05};
   CallingDriver driver(whole, options);
@@ -153,7 +153,7 @@ TEST_F(DriverChange, AWorkerThatDiesStartsAgain) {
 
 TEST_F(DriverChange, ALostDeviceIsPlannedInAgain) {
   const ServePlan whole = toy_plan({{1, 1}});
-  FleetOptions options = fake("step_ms=2");
+  DriverSetup options = fake("step_ms=2");
   options.replan = pipeline_over_the_rest(whole);
   options.restart.away_s = 0.3;
   CallingDriver driver(whole, options);
@@ -171,7 +171,7 @@ TEST_F(DriverChange, ALostDeviceIsPlannedInAgain) {
 TEST_F(DriverChange, APlanWhoseWorkersDoNotStartIsALoss) {
   const ServePlan whole = toy_plan({{1, 1, 1}});
   const ServePlan one = placed_on(toy_plan({{1}}), whole, {"box/0"});
-  FleetOptions options = fake("refuse=box/1");
+  DriverSetup options = fake("refuse=box/1");
   {
     options.replan = pipeline_over_the_rest(whole);
     CallingDriver driver(one, options);
@@ -234,7 +234,7 @@ TEST_F(DriverChange, MayEndOrDrainInTheMiddleOfAChange) {
 
 // Killed in turn, and started again: the others keep their processes and what they know of the prompt.
 TEST_F(DriverChange, WorkersStayWhenAnotherDies) {
-  FleetOptions options = fake("step_ms=1");
+  DriverSetup options = fake("step_ms=1");
   options.restart.deaths = 100;
   CallingDriver driver(toy_plan({{1, 2, 1}}), options);
   const auto processes = [&] {
@@ -307,8 +307,8 @@ class DriverPreparation : public DriverChange {
     const std::shared_ptr<Fleet> workers_ = fake_workers();
   };
 
-  FleetOptions options(const std::string& scripted_after = "prepare") {
-    FleetOptions options = fake();
+  DriverSetup options(const std::string& scripted_after = "prepare") {
+    DriverSetup options = fake();
     options.restart.deaths = 100;
     options.fleet = std::make_shared<ScriptedFleet>(said_);
     options.report = [this, scripted_after](const std::string& phase, const std::string& detail) {
@@ -448,7 +448,7 @@ std::vector<GenerateRequest> some_requests() {
 // Their answers, where `disturb` runs once the first has some tokens.
 std::vector<Tokens> answers_of(const ServePlan& plan, const Replan& replan,
                                const std::function<void(CallingDriver&)>& disturb) {
-  FleetOptions options = real("shm");
+  DriverSetup options = real("shm");
   options.replan = replan;
   CallingDriver driver(plan, options);
   const std::vector<GenerateRequest> requests = some_requests();

@@ -30,8 +30,8 @@ class HandMachines {
     there_ = std::move(there);
   }
 
-  FleetOptions options() {
-    FleetOptions options = fake("step_ms=2");
+  DriverSetup options() {
+    DriverSetup options = fake("step_ms=2");
     options.restart.waits = true;
     options.fleet = std::make_shared<ThoseThatAreThere>(*this);
     options.replan = [this](const ServePlan&, const std::set<std::string>& lost, const Error&) { return replan(lost); };
@@ -89,7 +89,7 @@ class DriverDown : public DriverTest {
 };
 
 TEST_F(DriverDown, HoldsRequestsUntilAPlanServesThem) {
-  FleetOptions options = machines_.options();
+  DriverSetup options = machines_.options();
   options.hold_s = 600;
   CallingDriver driver(whole_, options);
   Answer early, late;
@@ -115,7 +115,7 @@ TEST_F(DriverDown, HoldsRequestsUntilAPlanServesThem) {
 }
 
 TEST_F(DriverDown, AfterAWhileRequestsFailUntilAPlanServes) {
-  FleetOptions options = machines_.options();
+  DriverSetup options = machines_.options();
   options.hold_s = 0.2;
   std::atomic<int> failures = 0;
   CallingDriver driver(whole_, options);
@@ -161,7 +161,7 @@ TEST_F(DriverDown, APlanWithAMachineThatIsNotThereIsReplaced) {
 }
 
 TEST_F(DriverDown, APlanThatDoesNotStartEitherLeavesItDown) {
-  FleetOptions options = machines_.options();
+  DriverSetup options = machines_.options();
   CallingDriver driver(whole_, options);
   Answer answer;
   driver.generate(ask({1}, 100), answer.callback());

@@ -28,14 +28,14 @@ namespace motley {
 using EventCallback = std::function<void(const GenerateEvent&)>;
 
 // What a driver runs with, and where its workers run.
-struct FleetOptions : DriverOptions {
+struct DriverSetup : DriverOptions {
   std::shared_ptr<Fleet> fleet;
 };
 
 // A driver that hands every request's events to a callback of its own, on the driver's thread.
 class CallingDriver {
  public:
-  CallingDriver(ServePlan plan, const FleetOptions& options)
+  CallingDriver(ServePlan plan, const DriverSetup& options)
       : fleet_(options.fleet), driver_(std::move(plan), *fleet_, with_sink(options)) {}
 
   std::uint64_t generate(GenerateRequest request, EventCallback callback) {
@@ -143,8 +143,8 @@ inline std::shared_ptr<Fleet> fake_workers() {
   return std::make_shared<LocalFleet>(LocalFleetOptions{.program = program_beside("fake-worker")});
 }
 
-inline FleetOptions fake(const std::string& settings = "") {
-  FleetOptions options;
+inline DriverSetup fake(const std::string& settings = "") {
+  DriverSetup options;
   options.model_folder = settings;
   options.fleet = fake_workers();
   return options;
@@ -185,8 +185,8 @@ class DriverTest : public testing::Test {
 };
 
 // With the real worker and the tales model.
-inline FleetOptions real(const std::string& transport) {
-  FleetOptions options;
+inline DriverSetup real(const std::string& transport) {
+  DriverSetup options;
   options.model_folder = MOTLEY_SOURCE_DIR "/data/models/tales";
   options.fleet = std::make_shared<LocalFleet>(
       LocalFleetOptions{.program = program_beside("motley-worker"), .transport = transport});

@@ -23,7 +23,7 @@ namespace {
 using testing::HasSubstr;
 
 TEST_F(DriverTest, AnswersEveryRequestThoughMemoryIsTight) {
-  FleetOptions options = fake();
+  DriverSetup options = fake();
   options.micro_batches = 2;
   CallingDriver driver(toy_plan({{1}}, 160), options);  // ten blocks
   EXPECT_TRUE(driver.status().ready);
@@ -49,7 +49,7 @@ TEST_F(DriverTest, AnswersEveryRequestThoughMemoryIsTight) {
 TEST_F(DriverTest, GoesOnWithFewerKeysAndValuesWhereMemoryIsShort) {
   for (const char* settings : {"room=160", "room=160;room_after=20"}) {
     SCOPED_TRACE(settings);
-    FleetOptions options = fake(settings);
+    DriverSetup options = fake(settings);
     std::vector<std::string> of_memory;
     options.report = [&](const std::string& phase, const std::string& detail) {
       if (phase == "memory") of_memory.push_back(detail);
@@ -71,7 +71,7 @@ TEST_F(DriverTest, GoesOnWithFewerKeysAndValuesWhereMemoryIsShort) {
 
 TEST_F(DriverTest, RunsAllRoutesAndReportsItsStart) {
   for (const char* transport : {"shm", "tcp"}) {
-    FleetOptions options = fake("step_ms=1");
+    DriverSetup options = fake("step_ms=1");
     options.fleet = std::make_shared<LocalFleet>(
         LocalFleetOptions{.program = program_beside("fake-worker"), .transport = transport});
     std::vector<std::string> phases;
@@ -141,7 +141,7 @@ TEST_F(DriverTest, HandsOutTheEventsOfAStepTogether) {
 }
 
 TEST_F(DriverTest, RefusesWhenTheQueueIsFull) {
-  FleetOptions options = fake("step_ms=20");
+  DriverSetup options = fake("step_ms=20");
   options.max_queue = 3;
   CallingDriver driver(toy_plan({{1}}), options);
   std::vector<Answer> answers(40);
@@ -250,7 +250,7 @@ TEST_F(DriverTest, AWorkerThatIsKilledEndsEverythingWithItsName) {
 }
 
 TEST_F(DriverTest, AWorkerThatHangsIsTreatedAsDead) {
-  FleetOptions options = fake("step_ms=1");
+  DriverSetup options = fake("step_ms=1");
   options.watchdog_s = 0.5;
   CallingDriver driver(toy_plan({{1, 2, 1}}), options);
   Answer answer;
@@ -301,9 +301,9 @@ TEST_F(DriverTest, WrongAnswersAreAFailure) {
 }
 
 TEST_F(DriverTest, RefusesAPlanOrOptionsThatCannotRun) {
-  FleetOptions missing = fake();
+  DriverSetup missing = fake();
   missing.fleet = std::make_shared<LocalFleet>(LocalFleetOptions{.program = "/nowhere/motley-worker"});
-  const auto code_of = [](const ServePlan& plan, const FleetOptions& options) {
+  const auto code_of = [](const ServePlan& plan, const DriverSetup& options) {
     try {
       CallingDriver driver(plan, options);
     } catch (const Error& error) {
