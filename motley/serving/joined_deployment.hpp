@@ -39,7 +39,7 @@ class JoinedDeployment final : public ServedDeployment, public JoinedMachines {
   void end();
 
   Fleet& fleet() override { return gathering_.members(); }
-  RestartRule restart() const override { return {.waits = true}; }
+  RestartRule restart() const override { return {.deaths = 3, .waits = true}; }
   std::optional<ServePlan> replan(const ServePlan& before, const std::set<std::string>& lost) override;
   JoinedMachines* machines() override { return this; }
   void watch(Generator& driver) override;
