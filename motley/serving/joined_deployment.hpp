@@ -40,7 +40,7 @@ class JoinedDeployment final : public ServedDeployment, public JoinedMachines {
   void end();
 
   Fleet& fleet() override { return gathering_.members(); }
-  RestartRule restart() const override { return {.waits = true}; }
+  RestartRule restart() const override { return {.deaths = 3, .waits = true}; }
   Replan replan() override { return std::bind_front(&SparePlans::after_loss, &plans_); }
   JoinedMachines* machines() override { return this; }
   void watch(Generator& driver) override;

@@ -113,6 +113,7 @@ TEST_F(JoinedDeploymentTest, ALossIsPlannedAround) {
   EXPECT_EQ(after->stages, answer_.plan->stages);
   EXPECT_THAT(searched_, ElementsAre("box/0"));
   EXPECT_THAT(told_.lines(), Contains(StartsWith("plan: without what was lost: ")));
+  EXPECT_EQ(deployment->restart().deaths, 3);
   EXPECT_TRUE(deployment->restart().waits);
 }
 
