@@ -93,7 +93,7 @@ class Gathering {
 
   const GatheringOptions options_;
   const std::unique_ptr<DeploymentStore> store_;
-  std::string driver_, relay_address_;  // where members find them; the second may be empty
+  std::string driver_, relay_address_;      // where members find them; the second may be empty
   std::unique_ptr<DeploymentGroup> group_;  // whose thread keeps the above in the store
   std::unique_ptr<Members> members_;
   std::optional<RelayThread> relay_;

@@ -141,7 +141,7 @@ TEST_F(GatheringTest, WhereAnotherDriverHasItTheMachinesAreLeftAlone) {
   EXPECT_FALSE(box->receive().has_value());
 }
 
-// A driver whose address is taken begins anew, unless other machines look for it there.
+// Where the address is taken another deployment begins, unless other machines look for it there.
 TEST_F(GatheringTest, AnAddressThatIsTakenIsWaitedForInASharedStore) {
   {
     const auto gathering = gather();

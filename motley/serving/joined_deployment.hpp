@@ -16,12 +16,14 @@
 namespace motley {
 
 struct JoinedDeploymentOptions {
-  PlanSearch search;
-  std::optional<Cluster> cluster;  // what is planned with in place of the members' reports; its machines are waited for
-  std::optional<ServePlan> plan;   // the first one, if it was made before: its machines are waited for
-  std::vector<std::string> without;  // devices that no plan uses
-  int wait = 1;                      // for so many machines, this one among them
-  bool quiet = false;                // the first search
+  PlanSearch search = {};
+  // What is planned with in place of the members' reports, and the first plan if it was made before: the machines of
+  // both are waited for.
+  std::optional<Cluster> cluster = {};
+  std::optional<ServePlan> plan = {};
+  std::vector<std::string> without = {};  // devices that no plan uses
+  int wait = 1;                           // for so many machines, this one among them
+  bool quiet = false;                     // the first search
 };
 
 class JoinedDeployment final : public ServedDeployment, public JoinedMachines {
