@@ -36,10 +36,10 @@ TEST(StatusReport, ShowsPlanRequestsMachinesAndWorkers) {
   const std::string text = status_report(answer_of_a_server());
   EXPECT_THAT(text, HasSubstr("model     tales\nstate     serving, plan number 2, up for 90"));
   EXPECT_THAT(text, HasSubstr("requests  6 running, 4 waiting, 1 held until a plan takes effect\n"));
-  EXPECT_THAT(text, HasSubstr("machines  1 machine\n  attic at 10.0.0.5, 2 KiB\n"));
+  EXPECT_THAT(text, HasSubstr("machines  1 machine\n  attic at 10.0.0.5, 2.00 KiB\n"));
   EXPECT_THAT(text, HasSubstr("does not fit"));
   EXPECT_THAT(text, HasSubstr("50%"));
-  EXPECT_THAT(text, HasSubstr("box/1   r0/s0     0       77   50%  4 KiB\n"));
+  EXPECT_THAT(text, HasSubstr("box/1   r0/s0     0       77   50%  4.00 KiB\n"));
 }
 
 TEST(StatusReport, AnAnswerOfAnotherKindIsThePeersFault) {

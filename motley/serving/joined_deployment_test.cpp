@@ -111,11 +111,12 @@ TEST_F(JoinedDeploymentTest, ALossIsPlannedAround) {
   const auto deployment = deploy();
   const ServePlan before = planned(*deployment);
   answer_ = fits(toy_plan({{1}}));
-  const auto after = deployment->replan(before, {"box/1"});
+  const auto after = deployment->replan()(before, {"box/1"});
   ASSERT_TRUE(after);
   EXPECT_EQ(after->stages, answer_.plan->stages);
   EXPECT_THAT(searched_, ElementsAre("box/0"));
   EXPECT_THAT(told_.lines(), Contains(StartsWith("plan: without what was lost: ")));
+  EXPECT_EQ(deployment->restart().deaths, 3);
   EXPECT_TRUE(deployment->restart().waits);
 }
 

@@ -16,8 +16,7 @@ OffloadPlan plan_on(const std::string& machine) {
       "format = \"motley.cluster/1\"\n[[machine]]\nname = \"desk\"\ndevices = [\"RTX "
       "4090\"]\n" +
       machine);
-  return plan_offload(cluster, llama_of(4096, 16, 32, 32, 11008, 32000), workload_of(128, 32), {})
-      .plan.value();
+  return plan_offload(cluster, llama_of(4096, 16, 32, 32, 11008, 32000), workload_of(128, 32), {}).plan.value();
 }
 
 std::string complaint_of(const OffloadPlan& plan, const std::string& change) {
