@@ -142,13 +142,13 @@ void gather(Gathering& gathering, const TrainPlan& plan) {
   gathering.check_described(plan.cluster);
 }
 
-int train(const TrainOptions& options) {
-  const bool resumed = !options.resume.empty();
+// What is to be run, but for its plan.
+RunRecord record_of(const TrainOptions& options) {
   const auto missing = [](const char* option, const char* hint) {
     return input_error(fmt::format("{} is missing", option), hint);
   };
   RunRecord record;
-  if (resumed) {
+  if (!options.resume.empty()) {
     if (!options.output.empty() || !options.data.empty() || !options.model.empty() || options.seed ||
         options.no_shuffle)
       throw input_error("a run that is resumed keeps its folder, model, data and their order",
@@ -168,10 +168,6 @@ int train(const TrainOptions& options) {
     record.total_steps = *options.steps;
   }
   set_given(record, options);
-  const std::string plan_source = options.plan.empty() ? options.resume + "/run.json" : options.plan;
-  const TrainPlan plan =
-      options.plan.empty() ? read_plan<TrainPlan>(record.plan, plan_source) : sound_plan(options.plan);
-  record.plan = write(plan);
   if (options.local || options.agents) {
     record.local = options.local;
     record.agents = options.agents;
@@ -180,13 +176,22 @@ int train(const TrainOptions& options) {
   if (!record.local && !record.agents)
     throw input_error("--local or --agents is missing: where are the plan's devices?",
                       "give --local to run each as a CPU worker process on this machine, or --agents");
+  return record;
+}
+
+int train(const TrainOptions& options) {
+  RunRecord record = record_of(options);
+  const std::string plan_source = options.plan.empty() ? options.resume + "/run.json" : options.plan;
+  const TrainPlan plan =
+      options.plan.empty() ? read_plan<TrainPlan>(record.plan, plan_source) : sound_plan(options.plan);
+  record.plan = write(plan);
   EventLog log(shown(options.quiet));
   GatheringOptions gathered;
   if (record.agents) gathered = gathering_options(options.gathering, log);
   check_model(plan, record.model, options.quiet);
   const std::filesystem::path program = prepare_worker_program();
-  const std::filesystem::path run = resumed ? options.resume : options.output;
-  if (!resumed) check_no_run(run);
+  const std::filesystem::path run = options.resume.empty() ? options.output : options.resume;
+  if (options.resume.empty()) check_no_run(run);
 
   StopSignals signals;
   gathered.stop = signals.descriptor();

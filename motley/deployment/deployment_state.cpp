@@ -91,7 +91,7 @@ void DeploymentState::lost(const WorkerLoss& loss, double now_s) {
   lost.insert(loss.devices.begin(), loss.devices.end());
   if (next_ && !uses_any(*next_, lost)) return take_effect(std::exchange(next_, nullptr));
   try {
-    auto replanned = replan_ ? replan_(*plan_, lost, loss.cause) : std::nullopt;
+    auto replanned = replan_ ? replan_(*plan_, lost) : std::nullopt;
     if (!replanned) return give_up(loss.cause);
     const auto plan = checked(std::move(*replanned), *plan_);
     if (uses_any(*plan, lost)) throw input_error("the plan uses a device that was lost", "plan without it");

@@ -19,10 +19,8 @@
 
 namespace motley {
 
-// A plan for what is left of `plan` after a loss; `lost` are all devices that were lost so far. None: nothing fits, and
-// the deployment fails with `cause`.
-using Replan = std::function<std::optional<ServePlan>(const ServePlan& plan, const std::set<std::string>& lost,
-                                                      const Error& cause)>;
+// A plan for what is left of `plan` after a loss; `lost` are all devices that were lost so far. None: nothing fits.
+using Replan = std::function<std::optional<ServePlan>(const ServePlan& plan, const std::set<std::string>& lost)>;
 
 // A worker that dies is started again on its device, until the device counts as lost.
 struct RestartRule {

@@ -25,7 +25,7 @@ std::optional<ServePlan> pipeline_of_the_rest(const ServePlan& whole, const std:
 }
 
 Replan over_the_rest(const ServePlan& whole) {
-  return [whole](const ServePlan&, const std::set<std::string>& lost, const Error&) {
+  return [whole](const ServePlan&, const std::set<std::string>& lost) {
     return pipeline_of_the_rest(whole, lost);
   };
 }
@@ -282,7 +282,7 @@ constexpr RestartRule waits{.waits = true};
 
 // Knows which devices are away, whatever the deployment was told.
 Replan over_what_is_there(const ServePlan& whole, const std::set<std::string>& away) {
-  return [whole, &away](const ServePlan&, std::set<std::string> lost, const Error&) {
+  return [whole, &away](const ServePlan&, std::set<std::string> lost) {
     lost.insert(away.begin(), away.end());
     return pipeline_of_the_rest(whole, lost);
   };

@@ -27,9 +27,7 @@ DriverOptions driver_options(const ServeSettings& settings, ServedDeployment& de
   DriverOptions options;
   options.model_folder = settings.model_folder;
   options.max_queue = settings.max_queue;
-  options.replan = [&deployment](const ServePlan& before, const std::set<std::string>& lost, const Error&) {
-    return deployment.replan(before, lost);
-  };
+  options.replan = deployment.replan();
   options.restart = deployment.restart();
   options.report = settings.report;
   return options;

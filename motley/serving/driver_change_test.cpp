@@ -24,7 +24,7 @@ class DriverChange : public DriverTest {};
 
 // One stage per device that is left of `whole`, as long as one is.
 Replan pipeline_over_the_rest(const ServePlan& whole) {
-  return [whole](const ServePlan&, const std::set<std::string>& lost, const Error&) -> std::optional<ServePlan> {
+  return [whole](const ServePlan&, const std::set<std::string>& lost) -> std::optional<ServePlan> {
     std::vector<std::string> devices;
     for (const std::string& device : worker_devices(whole))
       if (!lost.contains(device)) devices.push_back(device);

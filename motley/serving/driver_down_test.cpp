@@ -34,7 +34,7 @@ class HandMachines {
     DriverSetup options = fake("step_ms=2");
     options.restart.waits = true;
     options.fleet = std::make_shared<ThoseThatAreThere>(*this);
-    options.replan = [this](const ServePlan&, const std::set<std::string>& lost, const Error&) { return replan(lost); };
+    options.replan = [this](const ServePlan&, const std::set<std::string>& lost) { return replan(lost); };
     return options;
   }
 

@@ -93,10 +93,6 @@ void JoinedDeployment::end() {
   gathering_.check_held();
 }
 
-std::optional<ServePlan> JoinedDeployment::replan(const ServePlan& before, const std::set<std::string>& lost) {
-  return plans_.after_loss(before, lost);
-}
-
 void JoinedDeployment::watch(Generator& driver) {
   watch_.emplace(gathering_.members(), plans_,
                  RunningPlan{.status = [&driver] { return driver.status(); },

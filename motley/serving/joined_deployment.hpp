@@ -1,6 +1,7 @@
 // Plans that are served by the machines that have joined: gathered, planned over, and watched.
 #pragma once
 
+#include <functional>
 #include <memory>
 #include <optional>
 #include <set>
@@ -40,7 +41,7 @@ class JoinedDeployment final : public ServedDeployment, public JoinedMachines {
 
   Fleet& fleet() override { return gathering_.members(); }
   RestartRule restart() const override { return {.deaths = 3, .waits = true}; }
-  std::optional<ServePlan> replan(const ServePlan& before, const std::set<std::string>& lost) override;
+  Replan replan() override { return std::bind_front(&SparePlans::after_loss, &plans_); }
   JoinedMachines* machines() override { return this; }
   void watch(Generator& driver) override;
   void stop_watching() override { watch_.reset(); }

@@ -108,7 +108,7 @@ TEST_F(JoinedDeploymentTest, ALossIsPlannedAround) {
   const auto deployment = deploy();
   const ServePlan before = planned(*deployment);
   answer_ = fits(toy_plan({{1}}));
-  const auto after = deployment->replan(before, {"box/1"});
+  const auto after = deployment->replan()(before, {"box/1"});
   ASSERT_TRUE(after);
   EXPECT_EQ(after->stages, answer_.plan->stages);
   EXPECT_THAT(searched_, ElementsAre("box/0"));

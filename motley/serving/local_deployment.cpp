@@ -6,10 +6,12 @@
 
 namespace motley {
 
-std::optional<ServePlan> LocalDeployment::replan(const ServePlan& before, const std::set<std::string>& lost) {
-  ServeOutcome outcome = replan_serve(before, {lost.begin(), lost.end()}, options_of(before));
-  if (!outcome.plan) throw Error(ErrorCode::negative, "does not fit: " + outcome.reason, outcome.hint);
-  return std::move(outcome.plan);
+Replan LocalDeployment::replan() {
+  return [](const ServePlan& before, const std::set<std::string>& lost) {
+    ServeOutcome outcome = replan_serve(before, {lost.begin(), lost.end()}, options_of(before));
+    if (!outcome.plan) throw Error(ErrorCode::negative, "does not fit: " + outcome.reason, outcome.hint);
+    return std::move(outcome.plan);
+  };
 }
 
 }  // namespace motley

@@ -15,7 +15,7 @@ class LocalDeployment final : public ServedDeployment {
   Fleet& fleet() override { return fleet_; }
   RestartRule restart() const override { return {.deaths = 3}; }
   // Over the devices of the plan's cluster that are left. Throws a negative error where nothing fits.
-  std::optional<ServePlan> replan(const ServePlan& before, const std::set<std::string>& lost) override;
+  Replan replan() override;
 
  private:
   LocalFleet fleet_;

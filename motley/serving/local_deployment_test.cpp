@@ -11,12 +11,12 @@ namespace {
 TEST(LocalDeployment, PlansOverTheDevicesThatAreLeft) {
   LocalDeployment deployment({.program = "motley-worker"});
   const ServePlan before = toy_plan({{1, 1}});
-  const auto after = deployment.replan(before, {"box/0"});
+  const auto after = deployment.replan()(before, {"box/0"});
   ASSERT_TRUE(after);
   for (const Stage& stage : after->stages) EXPECT_EQ(stage.devices, std::vector<std::string>{"box/1"});
   EXPECT_THAT(
       [&] {
-        deployment.replan(before, {"box/0", "box/1"});
+        deployment.replan()(before, {"box/0", "box/1"});
       },
       ::testing::ThrowsMessage<Error>(::testing::StartsWith("does not fit: ")));
 }

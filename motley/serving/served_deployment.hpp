@@ -35,8 +35,8 @@ class ServedDeployment {
 
   virtual Fleet& fleet() = 0;
   virtual RestartRule restart() const = 0;
-  // A plan without these devices, which are all that were lost so far; none where nothing fits. On the driver's thread.
-  virtual std::optional<ServePlan> replan(const ServePlan& before, const std::set<std::string>& lost) = 0;
+  // Called on the driver's thread.
+  virtual Replan replan() = 0;
   // Null where no machine can join.
   virtual JoinedMachines* machines() { return nullptr; }
 

@@ -1,4 +1,4 @@
-#include "motley/solve/multiple_choice.hpp"
+#include "motley/solve/multiple_choice_test.hpp"
 
 #include <gtest/gtest.h>
 

@@ -24,7 +24,9 @@ std::vector<Launch> launches(const ServePlan& plan) {
   }};
   Workers workers;
   for (const std::string& device : worker_devices(plan)) {
-    Worker worker{.device = device, .link = std::make_unique<ScriptedLink>(script)};
+    Worker worker;
+    worker.device = device;
+    worker.link = std::make_unique<ScriptedLink>(script);
     worker.at.address = device + ":1";
     workers.push_back(std::move(worker));
   }

@@ -3,14 +3,13 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <array>
-#include <thread>
 
 #include "motley/base/clock.hpp"
 #include "motley/base/units.hpp"
 #include "motley/workers/launch.hpp"
 
 namespace motley {
+
 WorkerSet::WorkerSet(std::shared_ptr<const ServePlan> plan, std::uint64_t epoch, Workers workers,
                      WorkerSetOptions options)
     : plan_(std::move(plan)),

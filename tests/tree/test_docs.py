@@ -186,3 +186,16 @@ def test_the_walk_through_prints_what_the_page_shows(page, motley, start_server,
             (tmp_path / part[0]).write_text(part[1])
     if reader.server is not None:
         assert reader.server.stop() == 0
+
+
+def test_walks_pass_what_is_there_and_turn_back_twice_at_most():
+    walks = re.split(r"^## ", (ROOT / "docs/walks.md").read_text(), flags=re.MULTILINE)[1:]
+    assert len(walks) == 5
+    for walk in walks:
+        steps = re.findall(r"^    (\S+\.cpp|\S+\.hpp) +(.*)$", walk, re.MULTILINE)
+        assert 10 <= len(steps) <= 30, walk
+        assert len(re.findall(r"\bup: ", walk)) <= 2, walk
+        for file, what in steps:
+            source = (ROOT / "motley" / file).read_text()
+            missing = [name for name in re.findall(r"(\w+)\(", what) if name not in source]
+            assert not missing, (file, missing)

@@ -11,7 +11,7 @@
 #include "motley/comm/authority/authority.hpp"
 #include "motley/comm/collective/communicator.hpp"
 #include "motley/comm/transport/fabric.hpp"
-#include "motley/comm/transport/in_process.hpp"
+#include "motley/comm/transport/in_process_test.hpp"
 
 namespace motley {
 

@@ -29,22 +29,6 @@ StateDigest sha256(std::span<const std::byte> bytes) {
 
 std::string to_hex(const StateDigest& digest) { return fmt::format("{:02x}", fmt::join(digest.bytes, "")); }
 
-StateDigest parse_digest(std::string_view hex) {
-  const auto refuse = [&] {
-    throw input_error(fmt::format("\"{}\" is not a SHA-256", hex), "give 64 digits of 0-9 and a-f");
-  };
-  const auto digit = [&](char c) -> int {
-    if (c >= '0' && c <= '9') return c - '0';
-    if (c < 'a' || c > 'f') refuse();
-    return c - 'a' + 10;
-  };
-  StateDigest digest;
-  if (hex.size() != 2 * digest.bytes.size()) refuse();
-  for (std::size_t i = 0; i < digest.bytes.size(); ++i)
-    digest.bytes[i] = static_cast<std::uint8_t>(digit(hex[2 * i]) * 16 + digit(hex[2 * i + 1]));
-  return digest;
-}
-
 std::int64_t StateManifest::bytes() const {
   return std::accumulate(items.begin(), items.end(), std::int64_t{0},
                          [](std::int64_t sum, const StateItem& item) { return sum + item.bytes; });
@@ -113,19 +97,6 @@ StateManifest decode_manifest(std::string_view bytes) {
 StateDigest digest(const StateManifest& manifest) {
   const std::string text = encode_manifest(manifest);
   return sha256(std::as_bytes(std::span(text)));
-}
-
-StateSnapshot take_snapshot(StateRevision revision, std::span<const StateBuffer<const std::byte>> buffers) {
-  const auto copies = std::make_shared<std::vector<std::vector<std::byte>>>();
-  std::vector<StateBuffer<const std::byte>> held;
-  for (const auto& [name, bytes] : buffers) {
-    copies->emplace_back(bytes.begin(), bytes.end());
-    held.push_back(
-        {name, copies->back()});  // the bytes of an inner vector stay where they are when the outer one grows
-  }
-  StateSnapshot snapshot{describe_state(revision, held), {}, copies};
-  for (const auto& buffer : held) snapshot.items.push_back(buffer.bytes);
-  return snapshot;
 }
 
 }  // namespace motley

@@ -31,8 +31,6 @@ struct StateDigest {
 constexpr std::size_t state_digest_bytes = sizeof(StateDigest::bytes);
 StateDigest sha256(std::span<const std::byte> bytes);
 std::string to_hex(const StateDigest& digest);
-// Throws an input error unless it is 64 hexadecimal digits.
-StateDigest parse_digest(std::string_view hex);
 
 // When the state was as it is: after `step` steps, the last of them committed in `epoch`.
 struct StateRevision {
@@ -85,8 +83,5 @@ struct StateSnapshot {
   std::vector<std::span<const std::byte>> items;  // as in the manifest
   std::shared_ptr<const void> owner;              // shared by those who still send from it; may be empty
 };
-
-// Copies the bytes, so that the caller's may change at once.
-StateSnapshot take_snapshot(StateRevision revision, std::span<const StateBuffer<const std::byte>> buffers);
 
 }  // namespace motley

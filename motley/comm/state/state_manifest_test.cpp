@@ -27,7 +27,6 @@ TEST(StateManifest, HasTheDigestsOfItsChunks) {
   EXPECT_EQ(chunk_range(manifest.items[0], 2), (StateRange{2 * chunk, 2 * chunk + 5}));
   EXPECT_EQ(manifest.items[0].chunks[2], sha256(std::span(model.items[0].second).last(5)));
   EXPECT_EQ(manifest.items[3].chunks, manifest.items[4].chunks);
-  EXPECT_EQ(parse_digest(to_hex(digest(manifest))), digest(manifest));
   EXPECT_NE(digest(manifest), digest(describe_state({7, 43}, model.read())));
 }
 

@@ -1,4 +1,4 @@
-// A small state and members that give it, as tests of manifests, pulls, transfers and checkpoints share it.
+// A small state and members that give it, as tests of manifests, pulls and transfers share it.
 #pragma once
 
 #include <cstdint>
@@ -27,6 +27,20 @@ inline Bytes random_bytes(std::int64_t size, std::uint64_t seed) {
   }
   const auto bytes = std::as_bytes(std::span(words)).first(static_cast<std::size_t>(size));
   return {bytes.begin(), bytes.end()};
+}
+
+// Copies the bytes, so that the caller's may change at once.
+inline StateSnapshot take_snapshot(StateRevision revision, std::span<const StateBuffer<const std::byte>> buffers) {
+  const auto copies = std::make_shared<std::vector<std::vector<std::byte>>>();
+  std::vector<StateBuffer<const std::byte>> held;
+  for (const auto& [name, bytes] : buffers) {
+    copies->emplace_back(bytes.begin(), bytes.end());
+    held.push_back(
+        {name, copies->back()});  // the bytes of an inner vector stay where they are when the outer one grows
+  }
+  StateSnapshot snapshot{describe_state(revision, held), {}, copies};
+  for (const auto& buffer : held) snapshot.items.push_back(buffer.bytes);
+  return snapshot;
 }
 
 // Several sizes around the chunk's, an empty item, and two items of equal content.

@@ -1,7 +1,7 @@
 // Members give their state to joiners while they work; a joiner pulls it from several of them at once.
 //
 //   StateSource source(StateListener("0.0.0.0:4711"), {.group = "g", .bytes_per_s = 50e6});
-//   source.publish(take_snapshot({epoch, step}, buffers));              // at a boundary
+//   source.publish(snapshot);                                           // at a boundary
 //
 //   const auto outcome = pull_state("g", digest, peers, place, {.bytes_per_s = 100e6});
 #pragma once

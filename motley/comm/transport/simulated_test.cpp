@@ -1,11 +1,10 @@
-#include "motley/comm/transport/simulated.hpp"
-
 #include <gtest/gtest.h>
 
 #include <cstring>
 
 #include "motley/base/random.hpp"
 #include "motley/comm/collective/world_test.hpp"
+#include "motley/comm/transport/simulated_fabric_test.hpp"
 
 namespace motley {
 namespace {

@@ -1,4 +1,4 @@
-#include "motley/cost/offload/schedule.hpp"
+#include "motley/cost/offload/schedule_test.hpp"
 
 #include <gtest/gtest.h>
 

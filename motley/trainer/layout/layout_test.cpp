@@ -88,7 +88,7 @@ TEST(TrainLayout, IsTheSameFromTheWorkersPart) {
   EXPECT_TRUE(rc::check([] {
     TrainPlan plan = on_machines(random_plan());
     plan.sync.algorithm = *rc::gen::element(SyncAlgorithm::ring, SyncAlgorithm::direct, SyncAlgorithm::hierarchical);
-    const TrainPlan part = read_plan<TrainPlan>(parse_json(to_json(write(part_of(plan))), "part"), "part");
+    const TrainPlan part = part_of(plan);
     RC_ASSERT(part.cluster.description.links.empty());
     RC_ASSERT(part.model == plan.model);
     RC_ASSERT(part.workload == plan.workload);

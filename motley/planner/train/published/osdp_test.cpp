@@ -6,7 +6,7 @@
 #include <cmath>
 #include <limits>
 
-#include "motley/solve/multiple_choice.hpp"
+#include "motley/solve/multiple_choice_test.hpp"
 
 namespace motley {
 namespace {

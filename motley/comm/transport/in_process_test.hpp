@@ -1,17 +1,36 @@
-#include "motley/comm/transport/in_process.hpp"
+// Ranks that are threads of one process: frames pass through queues. The plainest transport there is.
+#pragma once
 
 #include <chrono>
 #include <condition_variable>
 #include <deque>
+#include <memory>
 #include <mutex>
+#include <string>
 #include <utility>
 #include <vector>
 
 #include "motley/base/clock.hpp"
 #include "motley/base/error.hpp"
+#include "motley/comm/transport/transport.hpp"
 
 namespace motley {
-namespace {
+
+// The fabric must outlive the transports, which may be used from one thread each.
+class InProcessFabric {
+ public:
+  explicit InProcessFabric(int ranks);
+  ~InProcessFabric();
+  std::unique_ptr<Transport> transport(int rank);
+  // As if the rank had died: all others lose it, and it loses all others.
+  void lose(int rank, const std::string& cause);
+
+ private:
+  struct State;
+  class Link;
+  std::unique_ptr<State> state_;
+};
+
 
 constexpr std::size_t frames_under_way = 16;  // from one rank to another
 
@@ -29,8 +48,6 @@ struct Inbox {
   std::vector<std::string> lost;                 // by peer: why; empty where it is not
   std::deque<QueuedFrame> revocations;           // overtake what has arrived
 };
-
-}  // namespace
 
 struct InProcessFabric::State {
   explicit State(int ranks) : inboxes(static_cast<std::size_t>(ranks)) {
@@ -144,12 +161,12 @@ class InProcessFabric::Link : public Transport {
   std::vector<LinkTraffic> traffic_;
 };
 
-InProcessFabric::InProcessFabric(int ranks) : state_(std::make_unique<State>(ranks)) {}
-InProcessFabric::~InProcessFabric() = default;
+inline InProcessFabric::InProcessFabric(int ranks) : state_(std::make_unique<State>(ranks)) {}
+inline InProcessFabric::~InProcessFabric() = default;
 
-std::unique_ptr<Transport> InProcessFabric::transport(int rank) { return std::make_unique<Link>(*state_, rank); }
+inline std::unique_ptr<Transport> InProcessFabric::transport(int rank) { return std::make_unique<Link>(*state_, rank); }
 
-void InProcessFabric::lose(int rank, const std::string& cause) {
+inline void InProcessFabric::lose(int rank, const std::string& cause) {
   for (std::size_t peer = 0; peer < state_->inboxes.size(); ++peer) {
     Inbox& inbox = state_->inboxes[peer];
     {
