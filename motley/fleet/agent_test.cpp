@@ -269,6 +269,9 @@ class SharingAgentsTest : public DeployedAgentTest {
   Workers start_on(const std::string& machine, std::uint64_t epoch, const std::vector<ChunkId>& chunks) {
     ServePlan plan = toy_plan({{1}});
     plan.stages[0].devices = {machine + "/0"};
+    ClusterDescription description = plan.cluster.description;
+    description.machines.front().name = machine;
+    plan.cluster = resolve(std::move(description), "toys.toml");
     Workers earlier;
     for (const Instant until = soon();;) try {
         return start_with_chunks(

@@ -378,7 +378,7 @@ TEST_F(WeightsTest, TheEndIsToldAndNobodyJoinsAfterIt) {
 
 class MemberWorkersTest : public MembersTest {
  protected:
-  MemberWorkersTest() : plan_(toy_plan({{2, 1}})) {
+  MemberWorkersTest() : plan_(on_members(toy_plan({{2, 1}}))) {
     plan_.stages[0].devices = {"left/0", "left/1"};
     plan_.stages[1].devices = {"right/0"};
     left_.emplace(members_, "left").report(2);
@@ -386,6 +386,17 @@ class MemberWorkersTest : public MembersTest {
     EXPECT_TRUE(become({"left", "right"}));
   }
 
+  static ServePlan on_members(ServePlan plan) {
+    ClusterDescription description = plan.cluster.description;
+    const MachineDescription box = std::exchange(description.machines, {}).front();
+    for (const char* name : {"left", "right"}) {
+      MachineDescription& machine = description.machines.emplace_back(box);
+      machine.name = name;
+      machine.devices = {"toy*2"};
+    }
+    plan.cluster = resolve(std::move(description), "toys.toml");
+    return plan;
+  }
   std::future<Workers> start(std::uint64_t epoch = 5) {
     return std::async(std::launch::async,
                       [this, epoch] { return start_with_chunks(members_, plan_, epoch, some_chunks, earlier_); });
@@ -588,7 +599,7 @@ TEST_F(MemberWorkersTest, EndWhereThePlanHasNoPartForThem) {
   ControlConnection first = call("left/0"), second = call("left/1"), third = call("right/0");
   earlier_ = started.get();
   left_->receive<StartWorker>(), left_->receive<StartWorker>(), right_->receive<StartWorker>();
-  plan_ = toy_plan({{1}});
+  plan_ = on_members(toy_plan({{1}}));
   plan_.stages[0].devices = {"right/0"};
   auto next = start(6);
   EXPECT_EQ(left_->receive<EndWorker>(), (EndWorker{"left/0", 1}));

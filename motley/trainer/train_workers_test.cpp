@@ -44,6 +44,11 @@ class TrainWorkersTest : public testing::Test {
   // Two stages: box/0, then box/1.
   TrainWorkersTest() {
     plan_.model = read_model(MOTLEY_SOURCE_DIR "/data/models/tales");
+    const std::string cluster =
+        "format = \"motley.cluster/1\"\n[[machine]]\nname = \"box\"\ndevices = [\"one*2\"]\n[[device_type]]\n"
+        "name = \"one\"\nvendor = \"cpu\"\nmemory = \"1 GiB\"\nmemory_bandwidth = \"8 GB/s\"\n"
+        "flops = { fp32 = \"40 GFLOP/s\" }\n";
+    plan_.cluster = resolve(read<ClusterDescription>(parse_toml(cluster, "box.toml"), "box.toml"), "box.toml");
     plan_.workload.training = Training{.sequence_length = 4, .global_batch = 2, .states = {}};
     plan_.replicas = {{.share = 1,
                        .micro_batches = 1,

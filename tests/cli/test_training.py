@@ -165,7 +165,8 @@ def test_a_worker_that_is_lost_ends_the_run_with_its_name(how, saves, tokens, tm
     run = tmp_path / "run"
     driver = subprocess.Popen([MOTLEY, *map(str, start(plan, tokens, run, 100000, *saves))], stderr=subprocess.PIPE, text=True)
     deadline = time.monotonic() + 120
-    while not (run / "step-2" if saves else run / "metrics.jsonl").exists() and time.monotonic() < deadline:
+    under_way = (run / "step-2").exists if saves else lambda: (run / "metrics.jsonl").exists() and losses(run)
+    while not under_way() and time.monotonic() < deadline:
         time.sleep(0.01)
     os.kill(worker_of(driver.pid), how)
     _, errors = driver.communicate(timeout=60)
