@@ -58,8 +58,8 @@ class DeploymentModel {
 
   World beginning() {
     return {DeploymentState(
-                plans_.on(plans_.all()),
-                [this](const ServePlan&, const Devices& lost) { return replan(lost); }, twice_then_lost),
+                plans_.on(plans_.all()), [this](const ServePlan&, const Devices& lost) { return replan(lost); },
+                twice_then_lost),
             plans_.all(),
             {},
             false};

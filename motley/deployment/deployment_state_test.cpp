@@ -25,9 +25,7 @@ std::optional<ServePlan> pipeline_of_the_rest(const ServePlan& whole, const std:
 }
 
 Replan over_the_rest(const ServePlan& whole) {
-  return [whole](const ServePlan&, const std::set<std::string>& lost) {
-    return pipeline_of_the_rest(whole, lost);
-  };
+  return [whole](const ServePlan&, const std::set<std::string>& lost) { return pipeline_of_the_rest(whole, lost); };
 }
 
 void serve(DeploymentState& deployment) {

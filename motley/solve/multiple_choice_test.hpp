@@ -24,7 +24,6 @@ struct MultipleChoiceRelaxation {
 // Layout changes and transient bytes of the chain must be zero.
 MultipleChoiceRelaxation relax_multiple_choice(const StrategyChain& chain, double budget_bytes);
 
-
 namespace {
 
 struct Point {
@@ -54,7 +53,7 @@ std::vector<Point> lower_hull(const StrategyChain& chain, const StrategyRun& run
   return hull;
 }
 
-struct Step {
+struct HullStep {
   std::size_t site = 0;
   double bytes = 0, saved_s = 0;
   int option = 0;
@@ -65,7 +64,7 @@ struct Step {
 
 inline MultipleChoiceRelaxation relax_multiple_choice(const StrategyChain& chain, double budget_bytes) {
   MultipleChoiceRelaxation relaxed;
-  std::vector<Step> steps;
+  std::vector<HullStep> steps;
   double bytes = 0;
   for (const auto& run : chain.runs) {
     const std::vector<Point> hull = lower_hull(chain, run);
@@ -82,7 +81,8 @@ inline MultipleChoiceRelaxation relax_multiple_choice(const StrategyChain& chain
   const double budget = strategy::slack_budget(budget_bytes);
   relaxed.feasible = bytes <= budget;
   if (!relaxed.feasible) return relaxed;
-  std::stable_sort(steps.begin(), steps.end(), [](const Step& a, const Step& b) { return a.rate() > b.rate(); });
+  std::stable_sort(steps.begin(), steps.end(),
+                   [](const HullStep& a, const HullStep& b) { return a.rate() > b.rate(); });
   for (const auto& step : steps) {
     relaxed.price_s_per_byte = step.rate();
     if (bytes + step.bytes > budget) {

@@ -471,10 +471,10 @@ TEST(Worker, NamesThePeerThatDied) {
     return interrupted.message;
   };
   for (const std::string transport : {"shm", "tcp"}) {
-    EXPECT_EQ(failure_of_last(plan_of({{8, {0.5, 0.5}}}), transport, 1),
-              "stage s0: lost rank 1: its process has closed the connection (box/1)");
-    EXPECT_EQ(failure_of_last(plan_of({{4, {1}}, {4, {1}}}), transport, 0),
-              "between stages: lost rank 0: its process has closed the connection (box/0)");
+    EXPECT_THAT(failure_of_last(plan_of({{8, {0.5, 0.5}}}), transport, 1),
+                testing::AllOf(testing::StartsWith("stage s0: lost rank 1: "), testing::EndsWith("(box/1)")));
+    EXPECT_THAT(failure_of_last(plan_of({{4, {1}}, {4, {1}}}), transport, 0),
+                testing::AllOf(testing::StartsWith("between stages: lost rank 0: "), testing::EndsWith("(box/0)")));
   }
 }
 

@@ -176,9 +176,8 @@ std::unique_ptr<WorkerGroup> connect(const Launch& launch, const CallDriver& sel
   return group;
 }
 
-int run(ControlConnection& control, const CallDriver& self, Fabric& fabric) {
-  auto message = control.receive();
-  if (!message) return 0;
+// What it is told to do instead of starting; the exit code, if it ends by that.
+std::optional<int> misbehave(ControlConnection& control, const CallDriver& self) {
   auto settings = read_settings(self.model_folder);
   if (settings["exit"] == self.device) return 9;
   if (settings["kill"] == self.device) ::raise(SIGKILL);
@@ -190,10 +189,16 @@ int run(ControlConnection& control, const CallDriver& self, Fabric& fabric) {
     control.send(Failure{static_cast<std::int32_t>(ErrorCode::limit), "it does not fit", "buy memory"});
     return 4;
   }
+  return std::nullopt;
+}
+
+int run(ControlConnection& control, const CallDriver& self, Fabric& fabric) {
   std::unique_ptr<WorkerGroup> group;
   FakeWorker worker(control, self);
-  for (; message && !std::holds_alternative<Stop>(*message); message = control.receive()) {
+  while (const auto message = control.receive()) {
+    if (std::holds_alternative<Stop>(*message)) break;
     if (const auto* launch = std::get_if<Launch>(&*message)) {
+      if (const auto code = misbehave(control, self)) return *code;
       if (!self.driver.empty()) group = connect(*launch, self, fabric);
       worker.launch(*launch);
     } else if (std::holds_alternative<Preload>(*message)) {

@@ -7,6 +7,8 @@
 #include <array>
 #include <cstdint>
 #include <memory>
+#include <span>
+#include <stop_token>
 #include <string>
 #include <thread>
 #include <vector>
@@ -44,6 +46,9 @@ struct LinkedGroups {
         const auto r = static_cast<std::size_t>(rank);
         of_rank[r] = std::make_unique<WorkerGroup>(name, names_of(ranks), rank, 1, addresses, *fabrics[r],
                                                    linking_timeout_s, std::stop_token(), window_bytes);
+        // Connections over TCP are complete with the first operation of both sides.
+        float sum = 1;
+        of_rank[r]->all_reduce(std::as_writable_bytes(std::span(&sum, 1)), CollectiveElement::fp32);
       });
     for (std::thread& thread : threads) thread.join();
   }

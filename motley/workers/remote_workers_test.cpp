@@ -117,7 +117,7 @@ TEST(RemoteWorkers, UnderTlsCertificatesNameBothSides) {
       ++received;
     }
     auto events = link.events();
-    if (received < 20) {
+    if (received < 20 && !link.pending()) {
       ASSERT_EQ(::poll(events.data(), events.size(), 20000), 1);
     }
   }

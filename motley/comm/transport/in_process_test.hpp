@@ -31,7 +31,6 @@ class InProcessFabric {
   std::unique_ptr<State> state_;
 };
 
-
 constexpr std::size_t frames_under_way = 16;  // from one rank to another
 
 struct QueuedFrame {

@@ -64,7 +64,6 @@ class SimulatedFabric {
   std::unique_ptr<State> state_;
 };
 
-
 namespace {
 
 constexpr double never_s = std::numeric_limits<double>::infinity();

@@ -36,13 +36,12 @@ struct ScheduleResult {
 ScheduleResult run_schedule(const std::vector<ScheduledLayer>& layers, std::int64_t batches, std::int64_t passes,
                             bool staged = false);
 
-
 namespace {
 
 constexpr std::size_t buffers = 2;
 
 // Does one thing at a time, in the order it is asked.
-class Server {
+class ScheduledServer {
  public:
   // Returns when it is done.
   double serve(double ready, double seconds) {
@@ -82,9 +81,9 @@ class Ring {
 }  // namespace
 
 inline ScheduleResult run_schedule(const std::vector<ScheduledLayer>& layers, std::int64_t batches, std::int64_t passes,
-                            bool staged) {
+                                   bool staged) {
   const auto count = static_cast<std::size_t>(batches);
-  Server disk_reads, disk_writes, upload, download, device, processors;
+  ScheduledServer disk_reads, disk_writes, upload, download, device, processors;
   Ring weights, kv, staged_weights, staged_kv;
   std::vector<double> reached(count, 0);  // when a micro-batch's hidden states are there
   std::vector<std::vector<double>> stored(layers.size(), std::vector<double>(count, 0));
