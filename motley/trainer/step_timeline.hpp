@@ -3,8 +3,8 @@
 
 #include <vector>
 
+#include "motley/trainer/layout/train_messages.hpp"
 #include "motley/trainer/record/run_record.hpp"
-#include "motley/workers/messages.hpp"
 
 namespace motley {
 

@@ -68,7 +68,7 @@ TrainWorkers::TrainWorkers(const TrainPlan& plan, Fleet& fleet, const TrainWorke
     last_.push_back(place.stage + 1 == plan.replicas[place.replica].stages.size());
     launch.workers.push_back(worker.at);
   }
-  watch_.send(launch);
+  watch_.send(encode_train(launch));
   ready_ = await_all<TrainReady>();
 }
 
@@ -78,7 +78,7 @@ std::vector<TrainStepDone> TrainWorkers::run(TrainStep step, const std::vector<R
     step.sequences = batch.sequences;
     step.inputs = first_[i] ? batch.inputs : std::vector<std::int32_t>();
     step.targets = last_[i] ? batch.targets : std::vector<std::int32_t>();
-    watch_[i].link->send(encode(step));
+    watch_[i].link->send(encode(encode_train(step)));
   }
   step_ = {step.step, Clock::now()};
   std::vector<TrainStepDone> answers = await_all<TrainStepDone>();
@@ -97,7 +97,7 @@ std::vector<TrainStepDone> TrainWorkers::run(TrainStep step, const std::vector<R
 void TrainWorkers::begin_save(const std::filesystem::path& folder, TrainSave::When when) {
   saved_ = 0;
   if (!writes_here_) writer_.emplace(folder, files_);
-  watch_.send(TrainSave{writes_here_ ? folder.string() : std::string(), when});
+  watch_.send(encode_train(TrainSave{writes_here_ ? folder.string() : std::string(), when}));
 }
 
 void TrainWorkers::wait_until_saved() {
@@ -110,7 +110,7 @@ template <class Answer>
 std::vector<Answer> TrainWorkers::await_all() {
   std::vector<Answer> answers(watch_.size());
   owes_.assign(watch_.size(), true);
-  const auto take = [&](std::size_t i, Message& message) {
+  const auto take = [&](std::size_t i, TrainMessage& message) {
     auto* answer = std::get_if<Answer>(&message);
     if (answer == nullptr || !owes_[i]) throw Error(ErrorCode::peer, "an unexpected message");
     answers[i] = std::move(*answer);
@@ -120,10 +120,11 @@ std::vector<Answer> TrainWorkers::await_all() {
   return answers;
 }
 
-void TrainWorkers::take_messages(const WorkerWatch::Take& take, double most_s) {
+void TrainWorkers::take_messages(const Take& take, double most_s) {
   watch_.wait(-1, most_s);
   if (stopped_ && stopped_()) throw Error(ErrorCode::interrupted, "stopped");
-  const auto lost = watch_.receive([&](std::size_t i, Message& message) {
+  const auto lost = watch_.receive([&](std::size_t i, const Message& sent) {
+    TrainMessage message = decode_train(sent);
     if (const auto* part = std::get_if<TrainPart>(&message))
       write_part(*part);
     else if (std::holds_alternative<TrainSaved>(message))

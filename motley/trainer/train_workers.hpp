@@ -10,6 +10,7 @@
 
 #include "motley/plan/train.hpp"
 #include "motley/trainer/layout/state_writer.hpp"
+#include "motley/trainer/layout/train_messages.hpp"
 #include "motley/workers/fleet.hpp"
 #include "motley/workers/worker_watch.hpp"
 
@@ -61,7 +62,8 @@ class TrainWorkers {
   const std::vector<TrainReady>& allocated() const { return ready_; }
 
  private:
-  void take_messages(const WorkerWatch::Take& take, double most_s);
+  using Take = std::function<void(std::size_t worker, TrainMessage& message)>;
+  void take_messages(const Take& take, double most_s);
   template <class Answer>
   std::vector<Answer> await_all();
   void check_hanging() const;

@@ -57,16 +57,17 @@ class TrainWorkersTest : public testing::Test {
     for (Script& script : scripts_) script.answer = [](const Message& message) { return well(message); };
   }
 
-  static std::optional<Message> well(const Message& message) {
-    if (std::holds_alternative<TrainLaunch>(message)) return TrainReady{.weight_bytes = 10};
-    if (const auto* step = std::get_if<TrainStep>(&message)) return TrainStepDone{.step = step->step, .loss = 2};
-    if (std::holds_alternative<TrainSave>(message)) return TrainSaved{};
-    return std::nullopt;
+  static JobMessage well(const Message& message) {
+    const TrainMessage asked = decode_train(message);
+    if (const auto* step = std::get_if<TrainStep>(&asked))
+      return encode_train(TrainStepDone{.step = step->step, .loss = 2});
+    if (std::holds_alternative<TrainSave>(asked)) return encode_train(TrainSaved{});
+    return encode_train(TrainReady{.weight_bytes = 10});
   }
   // The answer to a step; all other messages are answered well.
   void at_step(std::size_t worker, const std::function<std::optional<Message>()>& answer) {
     scripts_[worker].answer = [answer](const Message& message) {
-      return std::holds_alternative<TrainStep>(message) ? answer() : well(message);
+      return std::holds_alternative<TrainStep>(decode_train(message)) ? answer() : well(message);
     };
   }
 
@@ -115,7 +116,8 @@ TEST_F(TrainWorkersTest, InputsGoToTheFirstStageAndTargetsToTheLast) {
   std::vector<TrainStep> sent;
   for (Script& script : scripts_)
     script.answer = [&sent](const Message& message) {
-      if (const auto* step = std::get_if<TrainStep>(&message)) sent.push_back(*step);
+      const TrainMessage asked = decode_train(message);
+      if (const auto* step = std::get_if<TrainStep>(&asked)) sent.push_back(*step);
       return well(message);
     };
   start();
@@ -128,7 +130,7 @@ TEST_F(TrainWorkersTest, InputsGoToTheFirstStageAndTargetsToTheLast) {
 }
 
 TEST_F(TrainWorkersTest, WorkersThatDisagreeEndTheRun) {
-  at_step(1, [] { return TrainStepDone{.loss = 3, .update = TrainStepDone::Update::done}; });
+  at_step(1, [] { return encode_train(TrainStepDone{.loss = 3, .update = TrainStepDone::Update::done}); });
   start();
   try {
     step(0);
@@ -205,7 +207,7 @@ TEST_F(TrainWorkersTest, WaitsForAWorkerThatComputes) {
     const double for_s = seconds_since(begun);
     scripts_[1].to_driver = {
         Alive{{.step = 1, .doing = Doing::computing, .for_s = for_s, .processor_s = 0.01 * for_s}}};
-    if (for_s > 0.6) scripts_[1].to_driver.push_back(TrainStepDone{.step = 1, .loss = 2});
+    if (for_s > 0.6) scripts_[1].to_driver.push_back(encode_train(TrainStepDone{.step = 1, .loss = 2}));
   };
   EXPECT_EQ(lost(1), "none is lost");
 }
@@ -222,7 +224,7 @@ TEST_F(TrainWorkersTest, UnexpectedMessagesAreTheWorkersFault) {
     }
     return "";
   };
-  EXPECT_EQ(refused(TrainPart{.name = "x", .bytes = {}}),
+  EXPECT_EQ(refused(encode_train(TrainPart{.name = "x", .bytes = {}})),
             "box/1 (rank 0 of stage r0/s1): a part of a checkpoint, and none is written");
   EXPECT_EQ(refused(Listening{{}}), "box/1 (rank 0 of stage r0/s1): an unexpected message");
 }

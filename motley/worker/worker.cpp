@@ -297,7 +297,7 @@ void serve_driver(ControlConnection& driver, const CallDriver& self, Fabric& fab
   try {
     auto first = driver.receive();
     if (!first) ::_exit(0);
-    if (std::holds_alternative<TrainLaunch>(*first)) train_for_driver(driver, *std::move(first), self, fabric);
+    if (std::holds_alternative<JobMessage>(*first)) train_for_driver(driver, *std::move(first), self, fabric);
     run_steps_for_driver(driver, *first, self, fabric);
   } catch (...) {
     fail(driver, std::current_exception());

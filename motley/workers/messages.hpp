@@ -1,13 +1,8 @@
 // What driver and worker say to each other on the control connection. Data between workers travels elsewhere
 // (worker_group.hpp).
 //
-// Order: the driver sends Launch; the worker answers Progress (any number), then Ready or Failure; from then on the
-// driver sends Step, and the worker answers each with a StepResult; Stop, or the end of the connection, ends the
-// worker. At any time the driver may send Preload, which is answered by Preloaded: before the first Launch the worker
-// then has all that it needs, and tells of its Progress; later it reads what it lacks beside its steps, if it has room.
-// LoadStandby, sent once the plan serves, is answered by StandbyHeld. Another Launch, of a later epoch, may come at any
-// time: what is under way of the earlier one is given up, and the worker keeps what it holds of the new part. A worker
-// that another one leaves in the lurch, or whose memory is short, says Interrupted and waits for such a Launch.
+// A worker does the job of its driver's first message: it serves (below), or does what JobMessages ask for. It tells of
+// its start by Progress, and of its end by Failure; Stop, or the end of the connection, ends it.
 //
 // A worker is started as `motley-worker --control-fd N`, where N is its end of a connection that it inherits
 // (worker_processes.hpp). The first message there is CallDriver, and the worker opens its fabric. Where its driver has
@@ -20,14 +15,13 @@
 #include <string>
 #include <string_view>
 #include <variant>
-#include <vector>
 
 #include "motley/base/bounded.hpp"
 
 namespace motley {
 
+constexpr std::size_t max_message_bytes = std::size_t{64} << 20;
 constexpr std::size_t max_plan_bytes = std::size_t{32} << 20;
-constexpr std::size_t max_part_bytes = std::size_t{4} << 20;  // of a state, in a message
 constexpr std::size_t max_address_bytes = 1000;
 constexpr std::size_t max_plan_workers = 4096;
 constexpr std::size_t max_cache_moves = std::size_t{64} << 10;
@@ -41,6 +35,83 @@ struct WorkerAddress {
   BoundedText<max_address_bytes> host = {};  // workers of one host share memory; empty: with no other
   bool operator==(const WorkerAddress&) const = default;
 };
+
+struct Progress {
+  std::string phase;  // "connect", "weights", "warm-up"
+  double fraction = 0;
+  bool operator==(const Progress&) const = default;
+};
+
+struct Failure {
+  std::int32_t code = 70;  // ErrorCode
+  std::string message;
+  std::string hint;
+  bool operator==(const Failure&) const = default;
+};
+
+// What a worker is at.
+enum class Doing : std::uint8_t {
+  waiting_for_steps,
+  computing,
+  receiving,  // rows of a step from `peer`
+  sending,    // rows of a step to `peer`
+  meeting,    // the other ranks of its stage: `peer` is one of them
+  last = meeting
+};
+struct Activity {
+  std::uint64_t epoch = 0;
+  std::uint64_t step = 0;  // or the last one, where it waits for steps
+  Doing doing = Doing::waiting_for_steps;
+  std::int32_t peer = -1;  // a place in worker_devices(), or in train_devices() (trainer/layout/layout.hpp)
+  double for_s = 0;
+  double processor_s = 0;  // of the thread, meanwhile
+  bool operator==(const Activity&) const = default;
+};
+
+// Sent twice a second by a thread that never computes, from the start on: the process runs.
+struct Alive {
+  Activity activity = {};
+  bool operator==(const Alive&) const = default;
+};
+
+struct Stop {
+  bool operator==(const Stop&) const = default;
+};
+
+// From whoever has started the worker: what it is, and what it shows its driver and other workers.
+struct CallDriver {
+  BoundedText<max_address_bytes> driver;  // the address to call; empty: it is at the other end of this connection
+  std::string device;                     // "box/0"
+  std::uint64_t start = 1;                // the number of this start
+  std::string model_folder;
+  std::string backend = "cpu";  // or "cuda:0"
+  std::int32_t threads = 1;
+  BoundedText<max_address_bytes> listen;            // where to take connections of other workers: "10.0.0.7:0"
+  std::string key;                                  // the group's
+  std::string certificate, private_key, authority;  // PEM; of the agent
+  bool operator==(const CallDriver&) const = default;
+};
+// Where it has no driver to call: it takes connections of the others.
+struct Listening {
+  BoundedText<max_address_bytes> address;
+  bool operator==(const Listening&) const = default;
+};
+
+// A message of a job's own kinds, encoded: for training those of trainer/layout/train_messages.hpp.
+struct JobMessage {
+  BoundedText<max_message_bytes> bytes;
+  bool operator==(const JobMessage&) const = default;
+};
+
+// ---- serving ----
+//
+// Order: the driver sends Launch; the worker answers Progress (any number), then Ready or Failure; from then on the
+// driver sends Step, and the worker answers each with a StepResult; Stop, or the end of the connection, ends the
+// worker. At any time the driver may send Preload, which is answered by Preloaded: before the first Launch the worker
+// then has all that it needs, and tells of its Progress; later it reads what it lacks beside its steps, if it has room.
+// LoadStandby, sent once the plan serves, is answered by StandbyHeld. Another Launch, of a later epoch, may come at any
+// time: what is under way of the earlier one is given up, and the worker keeps what it holds of the new part. A worker
+// that another one leaves in the lurch, or whose memory is short, says Interrupted and waits for such a Launch.
 
 // The keys and values of a layer that one worker had under the plan before, and another is to have now: places in
 // worker_devices().
@@ -88,12 +159,6 @@ struct StandbyHeld {
   bool operator==(const StandbyHeld&) const = default;
 };
 
-struct Progress {
-  std::string phase;  // "connect", "weights", "warm-up"
-  double fraction = 0;
-  bool operator==(const Progress&) const = default;
-};
-
 struct Ready {
   // What the worker really allocated, to be held against the plan.
   std::int64_t weight_bytes = 0;
@@ -115,13 +180,6 @@ struct Interrupted {
   BoundedList<std::int32_t, max_plan_workers> suspects = {};  // places in worker_devices(): who did not do their part
   std::int64_t kv_tokens = 0;  // memory is short: its stage may have keys and values of so many tokens
   bool operator==(const Interrupted&) const = default;
-};
-
-struct Failure {
-  std::int32_t code = 70;  // ErrorCode
-  std::string message;
-  std::string hint;
-  bool operator==(const Failure&) const = default;
 };
 
 // How the next token of a sequence is chosen. Stateless: everything the sampler needs is here.
@@ -211,147 +269,8 @@ struct StepResult {
   bool operator==(const StepResult&) const = default;
 };
 
-// What a worker is at.
-enum class Doing : std::uint8_t {
-  waiting_for_steps,
-  computing,
-  receiving,  // rows of a step from `peer`
-  sending,    // rows of a step to `peer`
-  meeting,    // the other ranks of its stage: `peer` is one of them
-  last = meeting
-};
-struct Activity {
-  std::uint64_t epoch = 0;
-  std::uint64_t step = 0;  // or the last one, where it waits for steps
-  Doing doing = Doing::waiting_for_steps;
-  std::int32_t peer = -1;  // a place in worker_devices(), or in train_devices() (trainer/layout/layout.hpp)
-  double for_s = 0;
-  double processor_s = 0;  // of the thread, meanwhile
-  bool operator==(const Activity&) const = default;
-};
-
-// Sent twice a second by a thread that never computes, from the start on: the process runs.
-struct Alive {
-  Activity activity = {};
-  bool operator==(const Alive&) const = default;
-};
-
-struct Stop {
-  bool operator==(const Stop&) const = default;
-};
-
-// From whoever has started the worker: what it is, and what it shows its driver and other workers.
-struct CallDriver {
-  BoundedText<max_address_bytes> driver;  // the address to call; empty: it is at the other end of this connection
-  std::string device;                     // "box/0"
-  std::uint64_t start = 1;                // the number of this start
-  std::string model_folder;
-  std::string backend = "cpu";  // or "cuda:0"
-  std::int32_t threads = 1;
-  BoundedText<max_address_bytes> listen;            // where to take connections of other workers: "10.0.0.7:0"
-  std::string key;                                  // the group's
-  std::string certificate, private_key, authority;  // PEM; of the agent
-  bool operator==(const CallDriver&) const = default;
-};
-// Where it has no driver to call: it takes connections of the others.
-struct Listening {
-  BoundedText<max_address_bytes> address;
-  bool operator==(const Listening&) const = default;
-};
-
-// ---- training ----
-//
-// The driver sends TrainLaunch; the worker answers Progress and TrainReady. Then come steps, each answered by
-// TrainStepDone, and TrainSave, answered by TrainParts where they are asked for, and TrainSaved.
-
-struct TrainLaunch {
-  BoundedText<max_plan_bytes> plan_json;
-  std::int64_t updates = 0;  // that the weights have had; 0: the folder has no states of an optimizer
-  BoundedList<WorkerAddress, max_plan_workers> workers;  // in the order of train_devices() (trainer/layout/layout.hpp)
-  bool operator==(const TrainLaunch&) const = default;
-};
-
-struct TrainReady {
-  // Allocated, to be held against the plan.
-  std::int64_t weight_bytes = 0, gradient_bytes = 0, optimizer_bytes = 0;
-  double load_s = 0;
-  bool operator==(const TrainReady&) const = default;
-};
-
-// The sequences of a worker's replica, one behind the other: `inputs` for its first stage, `targets` for its last; -1
-// is a token that counts for nothing.
-struct TrainStep {
-  enum class Wanted : std::uint8_t {
-    update,
-    loss,
-    last = loss
-  };  // loss: of any number of sequences, and nothing is learnt
-  std::uint64_t step = 0;
-  Wanted wanted = Wanted::update;
-  double learning_rate = 0;
-  std::int64_t tokens = 0;     // targets that count, of all replicas
-  std::int64_t sequences = 0;  // of this replica
-  BoundedList<std::int32_t, max_message_tokens> inputs = {}, targets = {};
-  bool operator==(const TrainStep&) const = default;
-};
-
-// When a worker ran a pass of a step: seconds since the step began on it.
-struct TrainPass {
-  enum class Way : std::uint8_t { forward, backward, last = backward };
-  std::int64_t micro_batch = 0;
-  Way way = Way::forward;
-  double start_s = 0;  // its input was there
-  double end_s = 0;
-  bool operator==(const TrainPass&) const = default;
-};
-constexpr std::size_t max_passes = std::size_t{16} << 10;  // of one step: the first ones are reported
-
-// The sums are the same on all workers, bit for bit.
-struct TrainStepDone {
-  enum class Update : std::uint8_t { none, done, last = done };  // none: not wanted, or loss or norm are no numbers
-  std::uint64_t step = 0;
-  double loss = 0;       // mean of the targets that count
-  double grad_norm = 0;  // of all gradients, before clipping
-  Update update = Update::none;
-  double busy_s = 0;      // in the passes, with what they wait for
-  double exchange_s = 0;  // of gradients, as far as it was waited for
-  double update_s = 0;
-  double compute_s = 0;               // of all these, without waits for other workers
-  std::int64_t activation_bytes = 0;  // the most that was held at once
-  // In order; the exchange begins busy_s after the step did.
-  BoundedList<TrainPass, max_passes> passes = {};
-  bool operator==(const TrainStepDone&) const = default;
-};
-
-// Writes this worker's part of the state into files that have their whole length (trainer/layout/state_writer.hpp).
-struct TrainSave {
-  enum class When : std::uint8_t {
-    now,
-    beside_steps,
-    last = beside_steps
-  };                   // beside_steps: a copy is taken, and written meanwhile
-  std::string folder;  // empty: the driver writes what it is sent in TrainParts
-  When when = When::now;
-  bool operator==(const TrainSave&) const = default;
-};
-// Rows and columns of a tensor of the state.
-struct TrainPart {
-  std::string name;  // state_name() (trainer/layout/state_files.hpp)
-  std::int64_t first_row = 0, end_row = 0, first_column = 0, end_column = 0;
-  BoundedText<max_part_bytes> bytes;  // row by row
-  bool operator==(const TrainPart&) const = default;
-};
-
-struct TrainSaved {
-  double seconds = 0;
-  bool operator==(const TrainSaved&) const = default;
-};
-
 using Message = std::variant<Launch, Progress, Ready, Failure, Step, StepResult, Stop, Alive, CallDriver, Interrupted,
-                             Preload, Preloaded, TrainLaunch, Listening, TrainReady, TrainStep, TrainStepDone,
-                             TrainSave, TrainPart, TrainSaved, LoadStandby, StandbyHeld>;
-
-constexpr std::size_t max_message_bytes = std::size_t{64} << 20;
+                             Preload, Preloaded, JobMessage, Listening, LoadStandby, StandbyHeld>;
 
 // Whether a part of a step passes the `number`-th stage of its route.
 bool passes(const StepSequence& part, std::size_t number);

@@ -97,12 +97,12 @@ TEST(Messages, TooLargeIsRefusedBeforeItIsSent) {
 
 TEST(Messages, AnotherVersionIsNamed) {
   std::string bytes = encode(Stop{});
-  bytes[0] = 11;
+  bytes[0] = 12;
   try {
     decode(bytes);
     FAIL();
   } catch (const Error& error) {
-    EXPECT_STREQ(error.what(), "a message of protocol version 11, this program speaks 10");
+    EXPECT_STREQ(error.what(), "a message of protocol version 12, this program speaks 11");
   }
 }
 

@@ -39,10 +39,10 @@ TEST_F(WorkerWatchTest, PassesOnTheJobsMessages) {
     EXPECT_EQ(phase, "weights");
     parts.push_back(part);
   }});
-  scripts_[1].to_driver = {Progress{"weights", 0.5}, Alive{{.step = 3, .doing = Doing::meeting}}, TrainSaved{}};
+  scripts_[1].to_driver = {Progress{"weights", 0.5}, Alive{{.step = 3, .doing = Doing::meeting}}, JobMessage{}};
   std::vector<std::size_t> took;
   EXPECT_FALSE(receive([&](std::size_t worker, const Message& message) {
-    EXPECT_TRUE(std::holds_alternative<TrainSaved>(message));
+    EXPECT_TRUE(std::holds_alternative<JobMessage>(message));
     took.push_back(worker);
   }));
   EXPECT_EQ(took, std::vector<std::size_t>{1});
@@ -56,9 +56,9 @@ TEST_F(WorkerWatchTest, OnlyPeerErrorsAreTheWorkersFault) {
   const auto throws = [](ErrorCode code) {
     return [code](std::size_t, const Message&) { throw Error(code, "no room is left"); };
   };
-  scripts_[0].to_driver = {TrainSaved{}};
+  scripts_[0].to_driver = {JobMessage{}};
   EXPECT_THROW(receive(throws(ErrorCode::environment)), Error);
-  scripts_[0].to_driver = {TrainSaved{}};
+  scripts_[0].to_driver = {JobMessage{}};
   const auto lost = receive(throws(ErrorCode::peer));
   ASSERT_TRUE(lost);
   EXPECT_EQ(lost->worker, 0U);

@@ -9,6 +9,7 @@
 
 #include "motley/base/clock.hpp"
 #include "motley/trainer/layout/connections.hpp"
+#include "motley/trainer/layout/train_messages.hpp"
 #include "motley/trainer/step/gradient_sums.hpp"
 #include "motley/trainer/step/stage_runner.hpp"
 #include "motley/trainer/step/train_tensors.hpp"

@@ -19,7 +19,7 @@ constexpr std::size_t sent_at_once_bytes = std::size_t{256} << 10;
 
 template <class Wanted>
 Wanted expect(const std::function<Message()>& next) {
-  Message message = next();
+  TrainMessage message = decode_train(next());
   if (auto* wanted = std::get_if<Wanted>(&message)) return std::move(*wanted);
   throw Error(ErrorCode::peer, "the driver sent a message that is not for a worker that trains, or not now");
 }
@@ -28,12 +28,13 @@ Wanted expect(const std::function<Message()>& next) {
 void send_parts(ControlConnection& control, const std::vector<SavedPart>& parts) {
   for (const SavedPart& part : parts)
     for_each_block(part.slice, bytes_of(part.values), sent_at_once_bytes, [&](const Slice& slice, auto bytes) {
-      control.send(TrainPart{.name = part.name,
-                             .first_row = slice.rows.first,
-                             .end_row = slice.rows.end,
-                             .first_column = slice.columns.first,
-                             .end_column = slice.columns.end,
-                             .bytes = std::string(reinterpret_cast<const char*>(bytes.data()), bytes.size())});
+      control.send(
+          encode_train(TrainPart{.name = part.name,
+                                 .first_row = slice.rows.first,
+                                 .end_row = slice.rows.end,
+                                 .first_column = slice.columns.first,
+                                 .end_column = slice.columns.end,
+                                 .bytes = std::string(reinterpret_cast<const char*>(bytes.data()), bytes.size())}));
     });
 }
 
@@ -49,13 +50,13 @@ void train_steps(ControlConnection& control, const std::function<Message()>& nex
   TrainExecutor executor(read_plan<TrainPlan>(parse_json(launch.plan_json, "plan"), "plan"), launch, self, fabric,
                          weights_progress(control), activity);
   const TrainBytes bytes = executor.bytes();
-  control.send(TrainReady{bytes.weights, bytes.gradients, bytes.optimizer, seconds_since(start)});
+  control.send(encode_train(TrainReady{bytes.weights, bytes.gradients, bytes.optimizer, seconds_since(start)}));
   const StateFiles files = executor.state_files();
   std::jthread writer;
   for (;;) {
-    Message message = next();
+    const TrainMessage message = decode_train(next());
     if (const auto* step = std::get_if<TrainStep>(&message)) {
-      control.send(executor.execute(*step));
+      control.send(encode_train(executor.execute(*step)));
     } else if (const auto* save = std::get_if<TrainSave>(&message)) {
       activity.set(Doing::computing);
       const Instant begun = Clock::now();
@@ -68,7 +69,7 @@ void train_steps(ControlConnection& control, const std::function<Message()>& nex
             send_parts(control, parts);
           else
             write_parts(folder, files, parts, beside ? WritingPace::half_a_processor : WritingPace::full);
-          control.send(TrainSaved{seconds_since(begun)});
+          control.send(encode_train(TrainSaved{seconds_since(begun)}));
         } catch (const Error& error) {
           control.send(Failure{static_cast<std::int32_t>(error.code()), error.what(), error.hint()});
         }

@@ -1,4 +1,4 @@
-// The worker process's part of a training run: what TrainLaunch, TrainStep and TrainSave (workers/messages.hpp) ask.
+// The worker process's part of a training run: what the driver's messages (layout/train_messages.hpp) ask for.
 #pragma once
 
 #include <functional>
