@@ -91,7 +91,7 @@ TEST_F(WorkerWatchTest, AWorkerThatNeverSendsAliveIsLostAfterItsTimeToStart) {
     silent = watch_->silent();
     if (silent && silent->devices != std::vector<std::string>{"box/1"}) silent.reset();  // the test was held up
   }
-  EXPECT_THAT(silent->cause.what(), HasSubstr("box/1 (rank 1 of stage s) has been silent for 0."));
+  EXPECT_THAT(silent->cause.what(), HasSubstr("box/1 (rank 1 of stage s) has been silent for "));
 }
 
 // Ctrl-Z stops the driver and its workers together.
