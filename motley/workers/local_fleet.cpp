@@ -69,9 +69,7 @@ class LocalStart final : public WorkerStart {
     worker.link->flush();
     for (const Message& message : worker.link->receive()) {
       if (const auto* failure = std::get_if<Failure>(&message))
-        throw WorkersNotStarted({Error(static_cast<ErrorCode>(failure->code),
-                                       fmt::format("{}: {}", worker.device, failure->message), failure->hint),
-                                 {worker.device}});
+        throw WorkersNotStarted({error_of(*failure).prepend_context(worker.device), {worker.device}});
       if (const auto* listening = std::get_if<Listening>(&message)) {
         worker.at = {listening->address, host_};
         return true;

@@ -13,6 +13,13 @@ constexpr WireProtocol protocol{.max_bytes = max_message_bytes,
 
 }  // namespace
 
+Error error_of(const Failure& failure) {
+  for (const ErrorCode code : {ErrorCode::negative, ErrorCode::input, ErrorCode::environment, ErrorCode::limit,
+                               ErrorCode::peer, ErrorCode::interrupted})
+    if (static_cast<std::int32_t>(code) == failure.code) return {code, failure.message, failure.hint};
+  return {ErrorCode::internal, failure.message, failure.hint};
+}
+
 bool passes(const StepSequence& part, std::size_t number) {
   return part.stages == 0 || (part.stages > 0 && static_cast<std::size_t>(part.stages) > number);
 }

@@ -17,6 +17,7 @@
 #include <variant>
 
 #include "motley/base/bounded.hpp"
+#include "motley/base/error.hpp"
 
 namespace motley {
 
@@ -48,6 +49,8 @@ struct Failure {
   std::string hint;
   bool operator==(const Failure&) const = default;
 };
+// An unknown code counts as a bug.
+Error error_of(const Failure& failure);
 
 // What a worker is at.
 enum class Doing : std::uint8_t {

@@ -164,5 +164,12 @@ TEST_F(Connection, AMonstrousLengthIsRefused) {
   EXPECT_THROW(right->receive(), Error);
 }
 
+TEST(Messages, AFailureKeepsItsCodeWhereThatIsOne) {
+  EXPECT_EQ(error_of({2, "no such file", "give another"}).code(), ErrorCode::input);
+  EXPECT_EQ(error_of({2, "no such file", "give another"}).hint(), "give another");
+  for (const std::int32_t unknown : {0, -1, 6, 70, 1 << 30})
+    EXPECT_EQ(error_of({unknown, "gone", ""}).code(), ErrorCode::internal) << unknown;
+}
+
 }  // namespace
 }  // namespace motley

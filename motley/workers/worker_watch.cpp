@@ -11,13 +11,6 @@ namespace {
 constexpr double worker_grace_s = 1;  // to leave by itself once its connection has ended
 constexpr double missed = 1.0 / 3;    // of the silence that counts, between two looks: the driver did not listen
 
-ErrorCode code_from(std::int32_t number) {
-  for (const ErrorCode code : {ErrorCode::negative, ErrorCode::input, ErrorCode::environment, ErrorCode::limit,
-                               ErrorCode::peer, ErrorCode::interrupted})
-    if (static_cast<std::int32_t>(code) == number) return code;
-  return ErrorCode::internal;
-}
-
 }  // namespace
 
 WorkerWatch::WorkerWatch(Workers workers, WorkerWatchOptions options)
@@ -63,7 +56,7 @@ bool WorkerWatch::take_messages(std::size_t i, const Take& take) {
         const bool goes_on = alive->activity.processor_s != seen_[i].activity.processor_s;
         seen_[i] = {alive->activity, *heard_[i], goes_on ? *heard_[i] : seen_[i].went_on};
       } else if (auto* failure = std::get_if<Failure>(&message)) {
-        blame(i, Error(code_from(failure->code), failure->message, failure->hint));
+        blame(i, error_of(*failure));
       } else if (auto* progress = std::get_if<Progress>(&message)) {
         progress_[i] = std::move(*progress);
         double sum = 0;

@@ -32,11 +32,8 @@ struct TrainReady {
 // The sequences of a worker's replica, one behind the other: `inputs` for its first stage, `targets` for its last; -1
 // is a token that counts for nothing.
 struct TrainStep {
-  enum class Wanted : std::uint8_t {
-    update,
-    loss,
-    last = loss
-  };  // loss: of any number of sequences, and nothing is learnt
+  // loss: of any number of sequences, and nothing is learnt
+  enum class Wanted : std::uint8_t { update, loss, last = loss };
   std::uint64_t step = 0;
   Wanted wanted = Wanted::update;
   double learning_rate = 0;
@@ -76,11 +73,8 @@ struct TrainStepDone {
 
 // Writes this worker's part of the state into files that have their whole length (trainer/layout/state_writer.hpp).
 struct TrainSave {
-  enum class When : std::uint8_t {
-    now,
-    beside_steps,
-    last = beside_steps
-  };                   // beside_steps: a copy is taken, and written meanwhile
+  // beside_steps: a copy is taken, and written meanwhile
+  enum class When : std::uint8_t { now, beside_steps, last = beside_steps };
   std::string folder;  // empty: the driver writes what it is sent in TrainParts
   When when = When::now;
   bool operator==(const TrainSave&) const = default;

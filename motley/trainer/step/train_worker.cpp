@@ -17,11 +17,8 @@ namespace {
 // Alive gets through in between, also on a slow link.
 constexpr std::size_t sent_at_once_bytes = std::size_t{256} << 10;
 
-template <class Wanted>
-Wanted expect(const std::function<Message()>& next) {
-  TrainMessage message = decode_train(next());
-  if (auto* wanted = std::get_if<Wanted>(&message)) return std::move(*wanted);
-  throw Error(ErrorCode::peer, "the driver sent a message that is not for a worker that trains, or not now");
+Error not_now() {
+  return {ErrorCode::peer, "the driver sent a message that is not for a worker that trains, or not now"};
 }
 
 // To a driver that writes them, in blocks of rows.
@@ -42,12 +39,14 @@ void send_parts(ControlConnection& control, const std::vector<SavedPart>& parts)
 
 void train_steps(ControlConnection& control, const std::function<Message()>& next, const CallDriver& self,
                  Fabric& fabric, ActivityLog& activity) {
-  const auto launch = expect<TrainLaunch>(next);
+  const TrainMessage first = decode_train(next());
+  const auto* launch = std::get_if<TrainLaunch>(&first);
+  if (launch == nullptr) throw not_now();
   if (!open_backend(self.backend).is_cpu()) throw input_error("the trainer runs on processors", "give --backend cpu");
   start_memory_meter();
   keep_freed_memory();
   const Instant start = Clock::now();
-  TrainExecutor executor(read_plan<TrainPlan>(parse_json(launch.plan_json, "plan"), "plan"), launch, self, fabric,
+  TrainExecutor executor(read_plan<TrainPlan>(parse_json(launch->plan_json, "plan"), "plan"), *launch, self, fabric,
                          weights_progress(control), activity);
   const TrainBytes bytes = executor.bytes();
   control.send(encode_train(TrainReady{bytes.weights, bytes.gradients, bytes.optimizer, seconds_since(start)}));
@@ -80,7 +79,7 @@ void train_steps(ControlConnection& control, const std::function<Message()>& nex
         write();
       activity.set(Doing::waiting_for_steps);
     } else {
-      throw Error(ErrorCode::peer, "the driver sent a message that is not for a worker that trains, or not now");
+      throw not_now();
     }
   }
 }
