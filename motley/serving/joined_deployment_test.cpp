@@ -21,24 +21,32 @@ using ::testing::HasSubstr;
 using ::testing::StartsWith;
 using ::testing::ThrowsMessage;
 
-// A driver that serves a plan, as far as its watch sees it.
+// A driver that serves a plan, as far as its watch sees it, and the next one as soon as it is asked for.
 class HandGenerator final : public Generator {
  public:
-  explicit HandGenerator(ServePlan plan) : plan_(std::make_shared<const ServePlan>(std::move(plan))) {}
+  explicit HandGenerator(ServePlan plan) { serves(std::move(plan)); }
   std::uint64_t generate(GenerateRequest) override { return 0; }
   void cancel(std::uint64_t) override {}
   DriverStatus status() const override {
-    DriverStatus status;
-    status.phase = DeploymentPhase::serving;
-    status.plan = plan_;
-    status.epoch = 1;
-    return status;
+    const std::lock_guard lock(mutex_);
+    return status_;
   }
-  void change_plan(ServePlan plan) override { asked_.set_value(std::move(plan)); }
+  void change_plan(ServePlan plan) override {
+    serves(plan);
+    asked_.set_value(std::move(plan));
+  }
   std::future<ServePlan> asked() { return asked_.get_future(); }
 
  private:
-  std::shared_ptr<const ServePlan> plan_;
+  void serves(ServePlan plan) {
+    const std::lock_guard lock(mutex_);
+    status_.phase = DeploymentPhase::serving;
+    status_.plan = std::make_shared<const ServePlan>(std::move(plan));
+    ++status_.epoch;
+  }
+
+  mutable std::mutex mutex_;
+  DriverStatus status_;
   std::promise<ServePlan> asked_;
 };
 
@@ -151,6 +159,7 @@ TEST_F(JoinedDeploymentTest, WhileItServesAMachineThatWantsToLeaveBringsAnotherP
   HandGenerator driver(planned(*deployment));
   auto asked = driver.asked();
   agents_.push_back(joined(links_[0], "attic"));
+  answer_ = fits(toy_plan({{1, 1}}, 1024, "attic"));
   deployment->watch(driver);
   deployment->drain("box", false);
   ASSERT_EQ(asked.wait_until(soon()), std::future_status::ready);

@@ -14,7 +14,8 @@ namespace motley {
 
 // One route per list of degrees, its stages sharing the layers of the tales model about equally; devices box/0, box/1,
 // ... of 64 MiB each, in order.
-inline ServePlan toy_plan(const std::vector<std::vector<int>>& routes, std::int64_t kv_tokens = 1024) {
+inline ServePlan toy_plan(const std::vector<std::vector<int>>& routes, std::int64_t kv_tokens = 1024,
+                          const std::string& machine = "box") {
   ServePlan plan;
   plan.model = read_model(MOTLEY_SOURCE_DIR "/data/models/tales");
   plan.workload = default_workload();
@@ -33,15 +34,15 @@ inline ServePlan toy_plan(const std::vector<std::vector<int>>& routes, std::int6
       stage.kv_tokens = kv_tokens;
       stage.weight_type = stage.kv_type = DType::fp32;
       for (int rank = 0; rank < degrees[static_cast<std::size_t>(s)]; ++rank)
-        stage.devices.push_back("box/" + std::to_string(devices++));
+        stage.devices.push_back(machine + "/" + std::to_string(devices++));
       route.path.push_back({stage.id, stage.layers});
       plan.stages.push_back(stage);
     }
     plan.routes.push_back(route);
   }
   const std::string cluster =
-      "format = \"motley.cluster/1\"\nname = \"toys\"\n[[machine]]\nname = \"box\"\ndevices = [\"toy*" +
-      std::to_string(devices) +
+      "format = \"motley.cluster/1\"\nname = \"toys\"\n[[machine]]\nname = \"" + machine +
+      "\"\ndevices = [\"toy*" + std::to_string(devices) +
       "\"]\n[[device_type]]\nname = \"toy\"\nvendor = \"cpu\"\nmemory = \"64 MiB\"\n"
       "memory_bandwidth = \"8 GB/s\"\nflops = { fp32 = \"40 GFLOP/s\" }\nreserve = \"0 B\"\n"
       "[network]\nwithin_machine = { latency = \"20 us\", bandwidth = \"2 GB/s\" }\n";
