@@ -20,6 +20,7 @@
 #include "motley/trainer/step_pace.hpp"
 #include "motley/trainer/step_timeline.hpp"
 #include "motley/trainer/tensorboard.hpp"
+#include "motley/workers/worker_loss.hpp"
 
 namespace motley {
 namespace {
@@ -102,8 +103,9 @@ class Run {
     try {
       return run_steps(metrics, fleet);
     } catch (const WorkerLost& lost) {
-      if (lost.code() == ErrorCode::input) throw;
-      throw Error(lost.code(), lost.what(), lost.hint() + (lost.hint().empty() ? "" : "; ") + way_on());
+      throw with_way_on(lost);
+    } catch (const WorkersNotStarted& lost) {
+      throw with_way_on(lost);
     }
   }
 
@@ -132,12 +134,15 @@ class Run {
   }
 
   // After a loss. A checkpoint that all workers have written counts.
-  std::string way_on() const {
+  Error with_way_on(const Error& lost) const {
+    if (lost.code() == ErrorCode::input || lost.code() == ErrorCode::interrupted) return lost;
     if (save_ && save_->committed.valid()) save_->committed.wait();
     const std::vector<std::int64_t> steps = checkpoints_of(folder_);
     const std::string resume = fmt::format("`motley train --resume {}`", folder_.string());
-    return steps.empty() ? fmt::format("the run has no checkpoint: {} begins it again", resume)
-                         : fmt::format("the run goes on from the checkpoint of step {} with {}", steps.back(), resume);
+    const std::string way_on =
+        steps.empty() ? fmt::format("the run has no checkpoint: {} begins it again", resume)
+                      : fmt::format("the run goes on from the checkpoint of step {} with {}", steps.back(), resume);
+    return Error(lost.code(), lost.what(), lost.hint() + (lost.hint().empty() ? "" : "; ") + way_on);
   }
 
   void find_start(std::optional<std::int64_t> from) {

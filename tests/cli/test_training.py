@@ -179,6 +179,20 @@ def test_a_worker_that_is_lost_ends_the_run_with_its_name(how, saves, tokens, tm
         assert f"the run has no checkpoint: `motley train --resume {run}` begins it again" in errors, errors
 
 
+def test_a_worker_that_ends_before_it_has_a_part_names_the_way_on_too(tokens, tmp_path):
+    run = tmp_path / "run"
+    assert motley(*start(make_plan(tmp_path, ONE), tokens, run, 4, "--save-every", 2)).returncode == 0
+    program, worker = tmp_path / "bin/motley", tmp_path / "bin/motley-worker"
+    program.parent.mkdir()
+    shutil.copy(MOTLEY, program)
+    worker.write_text("#!/bin/sh\nexit 7\n")
+    worker.chmod(0o755)
+    result = subprocess.run([program, "train", "--resume", run, "--from", "2"], capture_output=True, text=True, timeout=60)
+    assert result.returncode == 5
+    assert re.search(r"the worker of \S+ exited with code 7", result.stderr), result.stderr
+    assert f"goes on from the checkpoint of step 4 with `motley train --resume {run}`" in result.stderr
+
+
 def test_ctrl_c_saves_and_ends(tokens, tmp_path):
     run = tmp_path / "run"
     driver = subprocess.Popen([MOTLEY, *map(str, start(make_plan(tmp_path, ONE), tokens, run, 100000))], stderr=subprocess.PIPE, text=True)
