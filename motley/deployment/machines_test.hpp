@@ -11,6 +11,7 @@
 
 #include "motley/comm/net/wakeup.hpp"
 #include "motley/deployment/machines.hpp"
+#include "motley/deployment/told_lines_test.hpp"
 #include "motley/planner/serve/grouping/write.hpp"
 #include "motley/planner/serve/serve.hpp"
 #include "motley/workers/toy_plan_test.hpp"
@@ -156,23 +157,6 @@ class ToySearch {
   std::size_t searches_ = 0;
   Cluster cluster_;
   std::vector<std::string> excluded_;
-};
-
-// What was reported, from whichever thread.
-class ToldLines {
- public:
-  void operator()(const std::string& what, const std::string& detail) {
-    const std::lock_guard lock(mutex_);
-    lines_.push_back(what + ": " + detail);
-  }
-  std::vector<std::string> lines() const {
-    const std::lock_guard lock(mutex_);
-    return lines_;
-  }
-
- private:
-  mutable std::mutex mutex_;
-  std::vector<std::string> lines_;
 };
 
 }  // namespace motley

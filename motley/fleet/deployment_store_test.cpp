@@ -142,7 +142,7 @@ class SharedStoreTest : public ::testing::Test {
   }
 
   Record record_;
-  Told told_;
+  ToldLines told_;
 };
 
 TEST_F(SharedStoreTest, HoldsOneDeploymentForWhoeverReadsIt) {

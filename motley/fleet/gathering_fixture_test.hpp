@@ -97,7 +97,7 @@ class GatheringFixture : public SafetensorsTest {
   }
 
   StateFolder state_;
-  Told told_;
+  ToldLines told_;
   std::vector<JoinLink> links_;
   Wakeup stop_;
   HandStore::Content store_;

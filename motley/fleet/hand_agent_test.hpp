@@ -3,7 +3,6 @@
 
 #include <gtest/gtest.h>
 
-#include <mutex>
 #include <optional>
 #include <string>
 #include <vector>
@@ -11,6 +10,7 @@
 #include "motley/base/version.hpp"
 #include "motley/comm/net/deadline_test.hpp"
 #include "motley/comm/net/message_stream.hpp"
+#include "motley/deployment/told_lines_test.hpp"
 #include "motley/fleet/members.hpp"
 #include "motley/workers/control_listener.hpp"
 #include "motley/workers/launch.hpp"
@@ -99,23 +99,6 @@ class HandAgent {
 
  private:
   BlockingMessageStream stream_;
-};
-
-// What happens to a deployment's members, as it is reported.
-class Told {
- public:
-  void operator()(const std::string& what, const std::string& detail) {
-    const std::lock_guard lock(mutex_);
-    lines_.push_back(what + ": " + detail);
-  }
-  std::vector<std::string> lines() const {
-    const std::lock_guard lock(mutex_);
-    return lines_;
-  }
-
- private:
-  mutable std::mutex mutex_;
-  std::vector<std::string> lines_;
 };
 
 }  // namespace motley

@@ -110,7 +110,7 @@ class HostileAgentsTest : public ::testing::Test {
   }
 
   const Instant until_ = deadline_in(60);
-  Told told_;
+  ToldLines told_;
   Members members_{{.listen = "127.0.0.1:0",
                     .access = with_secret,
                     .silence_s = 15,

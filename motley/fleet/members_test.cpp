@@ -67,7 +67,7 @@ class MembersTest : public LargeModelTest {
     return "welcome";
   }
 
-  Told told_;
+  ToldLines told_;
   Members members_;
 };
 
