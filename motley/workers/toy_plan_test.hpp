@@ -40,12 +40,11 @@ inline ServePlan toy_plan(const std::vector<std::vector<int>>& routes, std::int6
     }
     plan.routes.push_back(route);
   }
-  const std::string cluster =
-      "format = \"motley.cluster/1\"\nname = \"toys\"\n[[machine]]\nname = \"" + machine +
-      "\"\ndevices = [\"toy*" + std::to_string(devices) +
-      "\"]\n[[device_type]]\nname = \"toy\"\nvendor = \"cpu\"\nmemory = \"64 MiB\"\n"
-      "memory_bandwidth = \"8 GB/s\"\nflops = { fp32 = \"40 GFLOP/s\" }\nreserve = \"0 B\"\n"
-      "[network]\nwithin_machine = { latency = \"20 us\", bandwidth = \"2 GB/s\" }\n";
+  const std::string cluster = "format = \"motley.cluster/1\"\nname = \"toys\"\n[[machine]]\nname = \"" + machine +
+                              "\"\ndevices = [\"toy*" + std::to_string(devices) +
+                              "\"]\n[[device_type]]\nname = \"toy\"\nvendor = \"cpu\"\nmemory = \"64 MiB\"\n"
+                              "memory_bandwidth = \"8 GB/s\"\nflops = { fp32 = \"40 GFLOP/s\" }\nreserve = \"0 B\"\n"
+                              "[network]\nwithin_machine = { latency = \"20 us\", bandwidth = \"2 GB/s\" }\n";
   plan.cluster = resolve(read<ClusterDescription>(parse_toml(cluster, "toys.toml"), "toys.toml"), "toys.toml");
   return plan;
 }
