@@ -6,7 +6,6 @@
 
 #include <filesystem>
 #include <functional>
-#include <thread>
 
 #include "motley/workers/scripted_link_test.hpp"
 
@@ -155,12 +154,9 @@ TEST_F(TrainWorkersTest, ReportsWhyAWorkerCannotStart) {
 
 // The neighbour reports first.
 TEST_F(TrainWorkersTest, NamesTheCauseOfALoss) {
-  std::jthread killing;
   at_step(0, [&] {
-    killing = std::jthread([this] {
-      std::this_thread::sleep_for(std::chrono::milliseconds(30));
-      scripts_[1].exit = killed;
-    });
+    scripts_[1].exit = killed;
+    scripts_[1].known = deadline_in(0.03);
     return Failure{5, "lost rank 1", ""};
   });
   at_step(1, [] { return std::nullopt; });

@@ -6,6 +6,7 @@
 #include <utility>
 #include <vector>
 
+#include "motley/base/clock.hpp"
 #include "motley/comm/net/wakeup.hpp"
 #include "motley/workers/worker_link.hpp"
 
@@ -18,6 +19,7 @@ struct Script {
   std::function<std::optional<Message>(Message)> answer = {};  // to all else that was
   bool malformed = false, ended = false, closed = false, stays = false;
   std::optional<WorkerExit> exit = {};
+  Instant known = {};  // how it ended, which before is only known to have ended where `ended` says so
 };
 
 class ScriptedLink final : public WorkerLink {
@@ -37,7 +39,10 @@ class ScriptedLink final : public WorkerLink {
     return std::exchange(script_.to_driver, {});
   }
   bool ended() const override { return script_.ended; }
-  std::optional<WorkerExit> exit() override { return script_.exit; }
+  std::optional<WorkerExit> exit() override {
+    if (Clock::now() >= script_.known) return script_.exit;
+    return script_.ended ? std::optional(WorkerExit{}) : std::nullopt;
+  }
   std::vector<pollfd> events() const override { return {{always_.descriptor(), POLLIN, 0}}; }
   bool pending() const override { return false; }
   void close() override {

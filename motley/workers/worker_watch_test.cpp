@@ -71,11 +71,8 @@ TEST_F(WorkerWatchTest, WaitsForHowARemoteWorkerEnded) {
   start({.settle_s = 60});
   scripts_[0].to_driver = {Failure{5, "box/1 is gone", ""}};
   scripts_[1].ended = true;
-  scripts_[1].exit = WorkerExit{};
-  std::jthread agent([this] {
-    std::this_thread::sleep_for(std::chrono::milliseconds(30));
-    scripts_[1].exit = killed;
-  });
+  scripts_[1].exit = killed;
+  scripts_[1].known = deadline_in(0.03);
   const auto lost = receive();
   ASSERT_TRUE(lost);
   EXPECT_EQ(lost->worker, 1U);
