@@ -6,7 +6,7 @@
 #include <algorithm>
 #include <limits>
 
-#include "motley/engine/backend.hpp"
+#include "motley/engine/device/host_memory.hpp"
 
 namespace motley {
 namespace {

@@ -7,7 +7,7 @@
 #include <memory>
 #include <vector>
 
-#include "motley/engine/ops.hpp"
+#include "motley/engine/ops/ops.hpp"
 
 namespace motley {
 

@@ -7,7 +7,7 @@
 #include <mutex>
 #include <thread>
 
-#include "motley/engine/backend.hpp"
+#include "motley/engine/device/host_memory.hpp"
 
 namespace motley {
 

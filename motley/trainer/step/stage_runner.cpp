@@ -5,9 +5,9 @@
 #include <algorithm>
 #include <utility>
 
-#include "motley/engine/backend.hpp"
-#include "motley/engine/scalar_type.hpp"
-#include "motley/engine/weights.hpp"
+#include "motley/engine/device/host_memory.hpp"
+#include "motley/engine/device/scalar_type.hpp"
+#include "motley/engine/weights/weights.hpp"
 #include "motley/trainer/step/train_ops.hpp"
 
 namespace motley {

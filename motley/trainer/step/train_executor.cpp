@@ -10,8 +10,8 @@
 #include <thread>
 
 #include "motley/base/clock.hpp"
-#include "motley/engine/backend.hpp"
-#include "motley/engine/weights.hpp"
+#include "motley/engine/device/host_memory.hpp"
+#include "motley/engine/weights/weights.hpp"
 #include "motley/trainer/layout/schedule.hpp"
 #include "motley/trainer/layout/state_writer.hpp"
 #include "motley/trainer/step/memory_meter.hpp"

@@ -5,7 +5,7 @@
 
 #include <vector>
 
-#include "motley/engine/ops.hpp"
+#include "motley/engine/ops/ops.hpp"
 
 namespace motley {
 

@@ -2,7 +2,7 @@
 
 #include <torch/csrc/autograd/custom_function.h>
 
-#include "motley/engine/backend.hpp"
+#include "motley/engine/device/host_memory.hpp"
 
 namespace motley {
 namespace {

@@ -4,7 +4,7 @@
 
 #include <ATen/ATen.h>
 
-#include "motley/engine/block.hpp"
+#include "motley/engine/stage/block.hpp"
 #include "motley/workers/worker_group.hpp"
 
 namespace motley {

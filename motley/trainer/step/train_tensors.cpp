@@ -3,8 +3,8 @@
 #include <algorithm>
 
 #include "motley/checkpoint/manifest.hpp"
-#include "motley/engine/read_weights.hpp"
-#include "motley/engine/scalar_type.hpp"
+#include "motley/engine/device/scalar_type.hpp"
+#include "motley/engine/weights/read_weights.hpp"
 
 namespace motley {
 namespace {

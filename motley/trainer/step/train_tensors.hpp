@@ -11,7 +11,7 @@
 #include <string>
 #include <vector>
 
-#include "motley/engine/block.hpp"
+#include "motley/engine/stage/block.hpp"
 #include "motley/trainer/layout/layout.hpp"
 #include "motley/trainer/layout/state_files.hpp"
 

@@ -5,8 +5,8 @@
 #include <variant>
 
 #include "motley/base/clock.hpp"
-#include "motley/engine/backend.hpp"
-#include "motley/engine/stage_executor.hpp"
+#include "motley/engine/device/host_memory.hpp"
+#include "motley/engine/stage/stage_executor.hpp"
 #include "motley/trainer/layout/state_writer.hpp"
 #include "motley/trainer/step/memory_meter.hpp"
 #include "motley/trainer/step/train_executor.hpp"
@@ -38,11 +38,11 @@ void send_parts(ControlConnection& control, const std::vector<SavedPart>& parts)
 }  // namespace
 
 void train_steps(ControlConnection& control, const std::function<Message()>& next, const CallDriver& self,
-                 Fabric& fabric, ActivityLog& activity) {
+                 const ComputeDevice& device, Fabric& fabric, ActivityLog& activity) {
   const TrainMessage first = decode_train(next());
   const auto* launch = std::get_if<TrainLaunch>(&first);
   if (launch == nullptr) throw not_now();
-  if (!open_backend(self.backend).is_cpu()) throw input_error("the trainer runs on processors", "give --backend cpu");
+  if (device.has_own_memory()) throw input_error("the trainer runs on processors", "give --backend cpu");
   start_memory_meter();
   keep_freed_memory();
   const Instant start = Clock::now();

@@ -5,7 +5,7 @@
 
 #include <algorithm>
 
-#include "motley/engine/backend.hpp"
+#include "motley/engine/device/host_memory.hpp"
 #include "motley/trainer/step/train_ops.hpp"
 
 namespace motley {

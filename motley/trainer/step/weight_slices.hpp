@@ -9,7 +9,7 @@
 #include <memory>
 #include <vector>
 
-#include "motley/engine/ops.hpp"
+#include "motley/engine/ops/ops.hpp"
 #include "motley/trainer/step/train_tensors.hpp"
 #include "motley/workers/worker_group.hpp"
 
