@@ -241,6 +241,12 @@ class MessageQueue {
   ::_exit(0);
 }
 
+const ComputeDevice& training_device(const std::string& backend) {
+  const ComputeDevice& device = open_device(backend);
+  if (device.has_own_memory()) throw input_error("the trainer runs on processors", "give --backend cpu");
+  return device;
+}
+
 // All work is the trainer's.
 [[noreturn]] void train_for_driver(ControlConnection& control, Message first, const CallDriver& self, Fabric& fabric) {
   MessageQueue queue;
@@ -251,7 +257,7 @@ class MessageQueue {
     try {
       set_threads(self.threads);  // of this thread
       train_steps(
-          control, [&] { return queue.pop(); }, self, open_device(self.backend), fabric, activity);
+          control, [&] { return queue.pop(); }, self, training_device(self.backend), fabric, activity);
     } catch (...) {
       fail(control, std::current_exception());
     }

@@ -1,7 +1,12 @@
 #include "motley/engine/cpu/cpu_device.hpp"
 
+#include <malloc.h>
+
+#include <limits>
+
 #include "motley/base/free_memory.hpp"
 #include "motley/engine/cpu/cpu_kernels.hpp"
+#include "motley/engine/cpu/cpu_meter.hpp"
 #include "motley/engine/device/host_memory.hpp"
 #include "motley/engine/ops/ops.hpp"
 
@@ -19,6 +24,13 @@ class CpuDevice final : public ComputeDevice {
   bool has_own_memory() const override { return false; }
   std::optional<std::int64_t> free_bytes() const override { return free_memory_bytes(); }
   at::Tensor host_space(const at::Tensor& like, at::Tensor&) const override { return like; }
+  MemoryMeter& meter() const override { return cpu_meter(); }
+  void keep_freed_memory() const override {
+    constexpr int largest_mmap_threshold = 32 << 20;  // that the allocator takes
+    ::mallopt(M_MMAP_THRESHOLD, largest_mmap_threshold);
+    ::mallopt(M_TRIM_THRESHOLD, std::numeric_limits<int>::max());
+    ::mallopt(M_TOP_PAD, 2 * largest_mmap_threshold);
+  }
   // Operations are done when their calls return.
   void synchronize() const override {}
   void wait_for_thread() const override {}

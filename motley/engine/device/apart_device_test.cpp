@@ -42,9 +42,12 @@ TEST(ApartDevice, CrossesByTheHostsMemory) {
 }
 
 TEST(ApartDevice, GivesBackWhatIsNoLongerHeld) {
-  const std::size_t before = apart::Pages::all().held();
+  MemoryMeter& meter = apart_device().meter();
+  const std::int64_t before = meter.bytes();
+  meter.reset_peak();
   { const at::Tensor passing = apart_device().empty({1 << 20}, at::kFloat); }
-  EXPECT_EQ(apart::Pages::all().held(), before);
+  EXPECT_EQ(meter.bytes(), before);
+  EXPECT_EQ(meter.peak_bytes(), before + (4 << 20));
 }
 
 }  // namespace

@@ -9,13 +9,16 @@
 #include <ATen/native/CPUFallback.h>
 #include <ATen/ops/_reshape_alias_native.h>
 #include <ATen/ops/as_strided_native.h>
+#include <ATen/ops/unfold_native.h>
 #include <ATen/ops/view_native.h>
 #include <c10/core/CPUAllocator.h>
+#include <c10/core/CachingDeviceAllocator.h>
 #include <c10/core/impl/DeviceGuardImplInterface.h>
 #include <sys/mman.h>
 #include <torch/library.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cstring>
 #include <map>
 #include <mutex>
@@ -42,21 +45,30 @@ class Pages {
     MOTLEY_CHECK(::mprotect(memory, size, PROT_NONE) == 0);
     const std::lock_guard lock(mutex_);
     blocks_[static_cast<std::byte*>(memory)] = {size, 0};
-    held_ += size;
+    held_ += static_cast<std::int64_t>(size);
+    peak_ = std::max(peak_, held_);
     return memory;
   }
   void free(void* memory) {
     const std::lock_guard lock(mutex_);
     const auto block = blocks_.find(static_cast<std::byte*>(memory));
     ::munmap(memory, block->second.bytes);
-    held_ -= block->second.bytes;
+    held_ -= static_cast<std::int64_t>(block->second.bytes);
     blocks_.erase(block);
   }
   void open(const void* inside) { change(inside, 1); }
   void close(const void* inside) { change(inside, -1); }
-  std::size_t held() const {
+  std::int64_t held() const {
     const std::lock_guard lock(mutex_);
     return held_;
+  }
+  std::int64_t peak() const {
+    const std::lock_guard lock(mutex_);
+    return peak_;
+  }
+  void reset_peak() {
+    const std::lock_guard lock(mutex_);
+    peak_ = held_;
   }
 
  private:
@@ -76,7 +88,7 @@ class Pages {
 
   mutable std::mutex mutex_;
   std::map<std::byte*, Block> blocks_;
-  std::size_t held_ = 0;
+  std::int64_t held_ = 0, peak_ = 0;
 };
 
 // The values of a tensor for as long as this lives, as a tensor of the processor.
@@ -101,7 +113,7 @@ class Opened {
   at::Tensor tensor_;
 };
 
-class Allocator final : public at::Allocator {
+class Allocator final : public c10::DeviceAllocator {
  public:
   at::DataPtr allocate(std::size_t bytes) override {
     const at::Device device(at::kPrivateUse1, 0);
@@ -114,6 +126,18 @@ class Allocator final : public at::Allocator {
     std::memcpy(to, from, bytes);
     Pages::all().close(to), Pages::all().close(from);
   }
+  bool initialized() override { return true; }
+  void emptyCache(c10::MempoolId_t) override {}
+  void recordStream(const at::DataPtr&, c10::Stream) override {}
+  c10::CachingDeviceAllocator::DeviceStats getDeviceStats(at::DeviceIndex) override {
+    c10::CachingDeviceAllocator::DeviceStats stats;
+    auto& bytes = stats.allocated_bytes[static_cast<std::size_t>(c10::CachingAllocator::StatType::AGGREGATE)];
+    bytes.current = Pages::all().held();
+    bytes.peak = Pages::all().peak();
+    return stats;
+  }
+  void resetAccumulatedStats(at::DeviceIndex) override {}
+  void resetPeakStats(at::DeviceIndex) override { Pages::all().reset_peak(); }
 
  private:
   static void give_back(void* memory) {
@@ -195,6 +219,9 @@ inline at::Tensor as_strided(const at::Tensor& tensor, at::IntArrayRef sizes, at
 inline at::Tensor reshape_alias(const at::Tensor& tensor, at::IntArrayRef sizes, at::IntArrayRef strides) {
   return at::native::_reshape_alias(tensor, sizes, strides);
 }
+inline at::Tensor unfold(const at::Tensor& tensor, std::int64_t dimension, std::int64_t size, std::int64_t step) {
+  return at::native::unfold(tensor, dimension, size, step);
+}
 inline void on_processor(const c10::OperatorHandle& op, torch::jit::Stack* stack) {
   at::native::cpu_fallback(op, stack, /*error_on_views=*/true);
 }
@@ -219,6 +246,7 @@ inline void register_all() {
   own.impl("view", &view);
   own.impl("as_strided", &as_strided);
   own.impl("_reshape_alias", &reshape_alias);
+  own.impl("unfold", &unfold);
 }
 
 class ApartDevice final : public Accelerator {

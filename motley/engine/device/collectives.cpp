@@ -1,16 +1,12 @@
 #include "motley/engine/device/collectives.hpp"
 
-#include "motley/engine/device/host_memory.hpp"
-
 namespace motley {
 
 void Collectives::sum(at::Tensor& terms) {
   if (size() == 1) return;
   MOTLEY_CHECK(terms.is_contiguous());
-  const at::Tensor host = device_.to_host(terms, mine_);
-  group_->all_reduce(bytes_of(host),
-                     terms.scalar_type() == at::kFloat ? CollectiveElement::fp32 : CollectiveElement::bf16);
-  if (!host.is_same(terms)) terms.copy_(host);
+  const auto element = terms.scalar_type() == at::kFloat ? CollectiveElement::fp32 : CollectiveElement::bf16;
+  through_host(device_, terms, mine_, [&](std::span<std::byte> bytes) { group_->all_reduce(bytes, element); });
 }
 
 void Collectives::gather_columns(const at::Tensor& mine, at::Tensor all, const std::vector<std::int64_t>& bounds) {

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "motley/engine/device/compute_device.hpp"
+#include "motley/engine/device/host_memory.hpp"
 #include "motley/workers/worker_group.hpp"
 
 namespace motley {
@@ -22,6 +23,15 @@ class BlockRanks {
   // summed over the ranks on their way back through here.
   virtual void fan_out(at::Tensor& input) { (void)input; }
 };
+
+// Calls `use` with the bytes of contiguous values in the host's memory, and has what it makes of them in `values`.
+// `buffer`: as ComputeDevice::host_space() takes it.
+template <class Use>
+void through_host(const ComputeDevice& device, const at::Tensor& values, at::Tensor& buffer, const Use& use) {
+  const at::Tensor host = device.to_host(values, buffer);
+  use(bytes_of(host));
+  if (!host.is_same(values)) values.copy_(host);
+}
 
 // On tensors of a device: by way of the host's memory.
 class Collectives final : public BlockRanks {

@@ -12,6 +12,7 @@
 
 namespace motley {
 
+class MemoryMeter;
 class Ops;
 class PeerMemory;
 
@@ -38,6 +39,11 @@ class ComputeDevice {
   virtual at::Tensor host_space(const at::Tensor& like, at::Tensor& buffer) const = 0;
   // The values in the host's memory: `values` itself, or a copy in `buffer` when this returns.
   at::Tensor to_host(const at::Tensor& values, at::Tensor& buffer) const;
+  // Counts what tensors take of its memory, from the first call on.
+  virtual MemoryMeter& meter() const = 0;
+  // From now on the process gives no memory of freed tensors back to the system: what a pass frees the next one takes
+  // again, where pages of the host would have to be faulted in and filled with zeros one by one.
+  virtual void keep_freed_memory() const {}
   // The device then copies these bytes of the host by itself, until unpin(). False where it cannot: copies are slower.
   virtual bool pin(std::span<std::byte> bytes) const { return (void)bytes, false; }
   virtual void unpin(std::span<std::byte> bytes) const { (void)bytes; }

@@ -11,7 +11,8 @@ namespace motley {
 
 class TrainRanks final : public BlockRanks {
  public:
-  explicit TrainRanks(WorkerGroup* group) : group_(group) {}  // null: a single rank
+  // Without a group: a single rank.
+  TrainRanks(WorkerGroup* group, const ComputeDevice& device) : group_(group), device_(device) {}
 
   int size() const override { return group_ != nullptr ? group_->size() : 1; }
   void sum(at::Tensor& terms) override;
@@ -23,6 +24,8 @@ class TrainRanks final : public BlockRanks {
 
  private:
   WorkerGroup* group_;
+  const ComputeDevice& device_;
+  at::Tensor buffer_;  // of the host
 };
 
 }  // namespace motley

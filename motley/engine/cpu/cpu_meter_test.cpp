@@ -1,4 +1,4 @@
-#include "motley/trainer/step/memory_meter.hpp"
+#include "motley/engine/cpu/cpu_meter.hpp"
 
 #include <ATen/ATen.h>
 #include <ATen/Parallel.h>
@@ -7,6 +7,8 @@
 
 #include <algorithm>
 #include <vector>
+
+#include "motley/engine/cpu/cpu_device.hpp"
 
 namespace motley {
 namespace {
@@ -27,20 +29,20 @@ std::int64_t faults_of_pass() {
 }
 
 TEST(MemoryMeter, CountsWhatIsHeldAndTheMostThatWas) {
-  start_memory_meter();
-  const std::int64_t before = metered_bytes();
-  reset_metered_peak();
+  MemoryMeter& meter = cpu_device().meter();
+  const std::int64_t before = meter.bytes();
+  meter.reset_peak();
   at::Tensor kept = at::empty({megabyte}, at::kByte);
   { const at::Tensor passing = at::empty({2 * megabyte}, at::kByte); }
-  EXPECT_NEAR(static_cast<double>(metered_bytes() - before), megabyte, 8192);
-  EXPECT_NEAR(static_cast<double>(metered_peak_bytes() - before), 3 * megabyte, 16384);
+  EXPECT_NEAR(static_cast<double>(meter.bytes() - before), megabyte, 8192);
+  EXPECT_NEAR(static_cast<double>(meter.peak_bytes() - before), 3 * megabyte, 16384);
   kept = at::Tensor();
-  EXPECT_EQ(metered_bytes(), before);
+  EXPECT_EQ(meter.bytes(), before);
 }
 
 TEST(MemoryMeter, WhatAPassFreesTheNextOneHasWithoutFaults) {
   at::set_num_threads(1);
-  keep_freed_memory();
+  cpu_device().keep_freed_memory();
   const std::int64_t first = faults_of_pass();
   for (int i = 0; i < 12; ++i) faults_of_pass();  // until fragments of the heap are used as well
   EXPECT_LT(faults_of_pass(), std::max<std::int64_t>(16, first / 8));

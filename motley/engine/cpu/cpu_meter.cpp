@@ -1,11 +1,10 @@
-#include "motley/trainer/step/memory_meter.hpp"
+#include "motley/engine/cpu/cpu_meter.hpp"
 
 #include <ATen/ATen.h>
 #include <c10/core/CPUAllocator.h>
 #include <malloc.h>
 
 #include <atomic>
-#include <limits>
 
 namespace motley {
 namespace {
@@ -34,25 +33,24 @@ class MeteredAllocator final : public at::Allocator {
   void copy_data(void* to, const void* from, std::size_t bytes) const override { default_copy_data(to, from, bytes); }
 };
 
+class CpuMeter final : public MemoryMeter {
+ public:
+  CpuMeter() {
+    static MeteredAllocator metered;
+    beneath = c10::GetCPUAllocator();
+    constexpr std::uint8_t over_the_default = 1;
+    c10::SetCPUAllocator(&metered, over_the_default);
+  }
+  std::int64_t bytes() override { return held; }
+  std::int64_t peak_bytes() override { return peak; }
+  void reset_peak() override { peak = held.load(); }
+};
+
 }  // namespace
 
-void start_memory_meter() {
-  static MeteredAllocator metered;
-  if (beneath != nullptr) return;
-  beneath = c10::GetCPUAllocator();
-  constexpr std::uint8_t over_the_default = 1;
-  c10::SetCPUAllocator(&metered, over_the_default);
+MemoryMeter& cpu_meter() {
+  static CpuMeter meter;
+  return meter;
 }
-
-void keep_freed_memory() {
-  constexpr int largest_mmap_threshold = 32 << 20;  // that the allocator takes
-  ::mallopt(M_MMAP_THRESHOLD, largest_mmap_threshold);
-  ::mallopt(M_TRIM_THRESHOLD, std::numeric_limits<int>::max());
-  ::mallopt(M_TOP_PAD, 2 * largest_mmap_threshold);
-}
-
-std::int64_t metered_bytes() { return held; }
-std::int64_t metered_peak_bytes() { return peak; }
-void reset_metered_peak() { peak = held.load(); }
 
 }  // namespace motley
