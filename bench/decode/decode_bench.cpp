@@ -24,11 +24,14 @@
 
 #include "motley/base/value.hpp"
 #include "motley/checkpoint/quants.hpp"
-#include "motley/engine/backend.hpp"
-#include "motley/engine/cpu_kernels.hpp"
-#include "motley/engine/load_weights.hpp"
-#include "motley/engine/ops.hpp"
-#include "motley/engine/stage_model.hpp"
+#include "motley/engine/cpu/cpu_device.hpp"
+#include "motley/engine/cpu/cpu_kernels.hpp"
+#include "motley/engine/device/host_memory.hpp"
+#include "motley/engine/devices.hpp"
+#include "motley/engine/ops/ops.hpp"
+#include "motley/engine/stage/sampler.hpp"
+#include "motley/engine/stage/stage_model.hpp"
+#include "motley/engine/weights/load_weights.hpp"
 
 namespace motley {
 namespace {
@@ -136,8 +139,8 @@ class QuantisedBlocks final : public BlockStore {
 };
 
 StageWeights weights_of(const StageSpec& spec, const std::string& folder, DType type) {
-  if (dtype_row(type).computed_in == type) return load_weights(spec, folder, at::kCPU);
-  WeightLoader loader(spec, folder, at::kCPU);
+  if (dtype_row(type).computed_in == type) return load_weights(spec, folder, cpu_device());
+  WeightLoader loader(spec, folder, cpu_device());
   StageWeights weights{std::make_unique<QuantisedBlocks>(loader, spec.layers, type), loader.ends()};
   const bool tied = weights.ends.head.values.is_same(weights.ends.embedding.values);
   weights.ends.embedding = QuantisedBlocks::quantised(weights.ends.embedding, type);
@@ -170,17 +173,18 @@ void choose_tokens(StageModel& model, const Step& step, std::int64_t vocabulary)
            *step.sequences[s].sampling, 0, step.sequences[s].position);
 }
 
-Value measure_load(StageModel& model, const StageSpec& spec, const Load& load, std::int64_t steps, at::Device device) {
+Value measure_load(StageModel& model, const StageSpec& spec, const Load& load, std::int64_t steps,
+                   const ComputeDevice& device) {
   const auto [batch, context] = load;
   const std::int64_t blocks_each = blocks_of(spec, load, steps), chunk = spec.limits.max_tokens / batch;
   double prefill_s = 0;
   // A GPU's libraries choose kernels the first time, and what takes milliseconds is measured several times.
   std::vector<double> rounds;
-  for (int round = 0; round < (device.is_cpu() ? 1 : 6); ++round) {
+  for (int round = 0; round < (device.has_own_memory() ? 6 : 1); ++round) {
     const double begin = now_s();
     for (std::int64_t done = 0; done < context; done += chunk)
       model.forward(make_step(batch, done, std::min(chunk, context - done), blocks_each, false), {});
-    synchronize(device);
+    device.synchronize();
     prefill_s = now_s() - begin;
     if (round > 0) rounds.push_back(prefill_s);
   }
@@ -192,17 +196,17 @@ Value measure_load(StageModel& model, const StageSpec& spec, const Load& load, s
     const double begin = now_s();
     for (std::int64_t i = first; i < first + count; ++i)
       choose_tokens(model, make_step(batch, context + i, 1, blocks_each, true), spec.arch.vocabulary);
-    synchronize(device);
+    device.synchronize();
     return (now_s() - begin) / static_cast<double>(count);
   };
-  if (!device.is_cpu()) decode(0, warm_steps);
-  const double step_s = decode(device.is_cpu() ? 0 : warm_steps, steps);
+  if (device.has_own_memory()) decode(0, warm_steps);
+  const double step_s = decode(device.has_own_memory() ? warm_steps : 0, steps);
   return Value::object({{"batch", batch},
                         {"context", context},
                         {"tokens_per_s", static_cast<double>(batch) / step_s},
                         {"step_s", step_s},
                         {"prefill_tokens_per_s", context > 0 ? static_cast<double>(batch * context) / prefill_s : 0.0},
-                        {"kernels", kernels_name(device)},
+                        {"kernels", device.kernels()},
                         {"weight_bytes", model.allocated().weights},
                         {"kv_bytes", model.allocated().kv},
                         {"activation_bytes", model.allocated().activations},
@@ -221,22 +225,22 @@ std::vector<Load> read_loads(const std::string& text, std::int64_t context) {
 }
 
 void measure_decode(const std::string& folder, DType type, const std::vector<Load>& loads, std::int64_t steps,
-                    int threads, DType kv_type, at::Device device) {
+                    int threads, DType kv_type, const ComputeDevice& device) {
   at::set_num_threads(threads);
   StageSpec spec{.arch = read_model(folder).arch,
                  .embedding = true,
                  .head = true,
-                 .weight_type = device.is_cpu() ? dtype_row(type).computed_in : type,
+                 .weight_type = device.has_own_memory() ? type : dtype_row(type).computed_in,
                  .kv_type = kv_type};
   spec.layers = {0, spec.arch.layers};
   for (const Load& load : loads) {
     spec.limits.max_sequences = std::max(spec.limits.max_sequences, load.batch);
-    spec.limits.max_tokens = std::max({spec.limits.max_tokens, load.batch, device.is_cpu() ? 512L : 2048L});
+    spec.limits.max_tokens = std::max({spec.limits.max_tokens, load.batch, device.has_own_memory() ? 2048L : 512L});
     spec.kv_tokens = std::max(spec.kv_tokens, load.batch * blocks_of(spec, load, steps) * spec.limits.block_tokens);
   }
   const c10::InferenceMode guard;
-  StageModel model(spec, device.is_cpu() ? weights_of(spec, folder, type) : load_weights(spec, folder, device), nullptr,
-                   device);
+  StageModel model(spec, device.has_own_memory() ? load_weights(spec, folder, device) : weights_of(spec, folder, type),
+                   nullptr, device);
   for (const Load& load : loads) std::cout << to_json(measure_load(model, spec, load, steps, device)) << std::endl;
 }
 
@@ -264,7 +268,7 @@ void run(const std::vector<std::string>& arguments) {
   };
   const DType type = type_of(arguments[1]), computed_in = dtype_row(type).computed_in;
   const DType kv_type = arguments.size() > 6 ? type_of(arguments[6]) : computed_in != type ? DType::bf16 : computed_in;
-  const at::Device device = open_backend(arguments.size() > 7 ? arguments[7] : "cpu");
+  const ComputeDevice& device = open_device(arguments.size() > 7 ? arguments[7] : "cpu");
   measure_decode(arguments[0], type, read_loads(arguments[2], std::stoll(arguments[3])), std::stoll(arguments[4]),
                  std::stoi(arguments[5]), kv_type, device);
 }

@@ -6,8 +6,8 @@
 #include <vector>
 
 #include "motley/base/error.hpp"
-#include "motley/comm/collective/vendor.hpp"
 #include "motley/comm/transport/collective_element.hpp"
+#include "motley/engine/cuda/nccl.hpp"
 
 namespace motley {
 namespace {

@@ -23,8 +23,9 @@
 #include <variant>
 
 #include "motley/base/clock.hpp"
-#include "motley/engine/device_errors.hpp"
-#include "motley/engine/stage_executor.hpp"
+#include "motley/engine/device/device_errors.hpp"
+#include "motley/engine/devices.hpp"
+#include "motley/engine/stage/stage_executor.hpp"
 #include "motley/trainer/step/train_worker.hpp"
 #include "motley/worker/worker.hpp"
 #include "motley/workers/launch.hpp"
@@ -122,6 +123,7 @@ void tell(ControlConnection& control, const Message& message) {
 // Once another worker is lost, or memory is short, steps make no sense until the next Launch.
 [[noreturn]] void execute_all(ControlConnection& control, const CallDriver& self, Fabric& fabric, WorkQueue& queue,
                               ActivityLog& activity) {
+  const ComputeDevice& device = open_device(self.backend);
   std::unique_ptr<StageModel> preloaded;
   std::unique_ptr<StageExecutor> executor;
   LoadAhead ahead;
@@ -135,13 +137,13 @@ void tell(ControlConnection& control, const Message& message) {
       plan = read_sent_plan(part->launch.plan_json);
       devices = part->launch.devices;
       if (executor) ahead.end_into(*executor->model());
-      executor = std::make_unique<StageExecutor>(*part, plan, self, control, fabric,
+      executor = std::make_unique<StageExecutor>(*part, plan, self, device, control, fabric,
                                                  executor ? executor->model() : preloaded, activity);
       interrupted = false;
     } else if (const Preload* asked = std::get_if<Preload>(&work); asked != nullptr && executor) {
       executor->load_ahead(*asked, ahead, [&control] { tell(control, Preloaded{}); });
     } else if (asked != nullptr) {
-      preloaded = preload(*asked, self, control);
+      preloaded = preload(*asked, self, device, control);
     } else if (const LoadStandby* standby = std::get_if<LoadStandby>(&work)) {
       if (standby->epoch == epoch && !interrupted)
         executor->load_standby(ahead, [&control, epoch](std::int64_t bytes) {
@@ -163,8 +165,7 @@ void tell(ControlConnection& control, const Message& message) {
         run(queue.pop());
       } catch (const c10::Error& error) {
         // Nothing is taken apart on a device whose context is broken: that would wait, or fail again.
-        if (!is_of_memory(error, [&] { return context_lives(at::Device(self.backend)); }))
-          fail(control, std::current_exception());
+        if (!is_of_memory(error, [&] { return device.lives(); })) fail(control, std::current_exception());
         fail_without_memory(plan, self.device, assignment_of(plan, self.device));
       }
     } catch (const GroupBroken& error) {
@@ -240,6 +241,12 @@ class MessageQueue {
   ::_exit(0);
 }
 
+const ComputeDevice& training_device(const std::string& backend) {
+  const ComputeDevice& device = open_device(backend);
+  if (device.has_own_memory()) throw input_error("the trainer runs on processors", "give --backend cpu");
+  return device;
+}
+
 // All work is the trainer's.
 [[noreturn]] void train_for_driver(ControlConnection& control, Message first, const CallDriver& self, Fabric& fabric) {
   MessageQueue queue;
@@ -250,7 +257,7 @@ class MessageQueue {
     try {
       set_threads(self.threads);  // of this thread
       train_steps(
-          control, [&] { return queue.pop(); }, self, fabric, activity);
+          control, [&] { return queue.pop(); }, self, training_device(self.backend), fabric, activity);
     } catch (...) {
       fail(control, std::current_exception());
     }

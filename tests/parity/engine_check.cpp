@@ -20,9 +20,10 @@
 #include <thread>
 
 #include "motley/base/binding.hpp"
-#include "motley/engine/backend.hpp"
-#include "motley/engine/crossing.hpp"
-#include "motley/engine/stage_model.hpp"
+#include "motley/engine/devices.hpp"
+#include "motley/engine/stage/crossing.hpp"
+#include "motley/engine/stage/sampler.hpp"
+#include "motley/engine/stage/stage_model.hpp"
 #include "motley/workers/linked_groups_test.hpp"
 
 namespace motley {
@@ -238,7 +239,7 @@ void Pipeline::connect(const CheckLayout& layout) {
 }
 
 void serve_steps(Rank& rank, const std::string& folder, Queue<Logits>& logits) {
-  const at::Device device = open_backend(rank.backend);
+  const ComputeDevice& device = open_device(rank.backend);
   StageModel model(rank.spec, folder, rank.group.get(), device);
   const StageSpec& spec = rank.spec;
   const Shard shard =
@@ -254,16 +255,17 @@ void serve_steps(Rank& rank, const std::string& folder, Queue<Logits>& logits) {
     throw Error(ErrorCode::internal, fmt::format("{} bytes allocated where {} were planned", total, planned));
 
   CrossingReceiver receiver;
-  CrossingSender sender;
+  CrossingSender sender(device);
+  at::Tensor buffer;
   while (const std::optional<Step> step = rank.steps.pop()) {
     std::int64_t tokens = 0;
     for (const StepSequence& sequence : step->sequences) tokens += sequence.count;
     at::Tensor incoming;
     if (rank.from_previous >= 0) {
       incoming = model.incoming_buffer().narrow(0, 0, tokens);
-      const at::Tensor host = incoming.is_cpu() ? incoming : at::empty_like(incoming, at::TensorOptions(at::kCPU));
+      const at::Tensor host = device.host_space(incoming, buffer);
       receiver.receive(*rank.workers, host, rank.crossing_type, rank.from_previous, rank.group.get());
-      if (!incoming.is_cpu()) incoming.copy_(host);
+      if (!host.is_same(incoming)) incoming.copy_(host);
     }
     const at::Tensor hidden = model.forward(*step, incoming);
     if (!rank.to_next.empty())

@@ -1,5 +1,5 @@
 // A library of NCCL's kind for the host's memory and threads of one process: what
-// motley/comm/collective/vendor_test.cpp opens in place of a vendor's. It computes what it is asked for, and keeps a
+// motley/engine/cuda/nccl_test.cpp opens in place of a vendor's. It computes what it is asked for, and keeps a
 // record of the calls.
 #include <algorithm>
 #include <condition_variable>

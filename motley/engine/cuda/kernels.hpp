@@ -72,8 +72,8 @@ struct LookUpTask {
   std::int64_t rows, columns, first, table_rows;
 };
 
-// One layer's keys and values (motley/engine/kv_cache.hpp has the layout). Of int8, each 32 of a token's head share a
-// scale in fp16, as q8_0 has it: scale = max |x| / 127, element = x / scale with halves away from zero.
+// One layer's keys and values (motley/engine/ops/kv_cache.hpp has the layout). Of int8, each 32 of a token's head share
+// a scale in fp16, as q8_0 has it: scale = max |x| / 127, element = x / scale with halves away from zero.
 struct CacheView {
   Element element;
   void* keys;          // [blocks, kv_heads, head_dim, block_tokens]

@@ -6,7 +6,7 @@
 #include <algorithm>
 #include <limits>
 
-#include "motley/engine/backend.hpp"
+#include "motley/engine/device/collectives.hpp"
 
 namespace motley {
 namespace {
@@ -17,8 +17,8 @@ constexpr std::int64_t all_finished = -1;
 }  // namespace
 
 GradientSums::GradientSums(const TrainPlan& plan, int worker, const TrainTensors& tensors,
-                           const TrainConnections& connections, ActivityLog& activity)
-    : activity_(activity), finished_(nothing_finished) {
+                           const TrainConnections& connections, ActivityLog& activity, const ComputeDevice& on)
+    : activity_(activity), device_(on), finished_(nothing_finished) {
   const std::string device = train_devices(plan).at(static_cast<std::size_t>(worker));
   for (const GradientBucket& bucket : gradient_buckets(plan)) {
     if (std::ranges::find(bucket.workers, worker) == bucket.workers.end()) continue;
@@ -74,7 +74,7 @@ void GradientSums::finish() {
 void GradientSums::run() {
   at::set_num_threads(1);  // beside the passes
   const at::NoGradGuard values_alone;
-  at::Tensor buffer;
+  at::Tensor buffer, host;
   for (;;) {
     const Bucket* bucket = nullptr;
     {
@@ -84,7 +84,7 @@ void GradientSums::run() {
       bucket = &buckets_[done_];
     }
     try {
-      exchange(*bucket, buffer);
+      exchange(*bucket, buffer, host);
     } catch (...) {
       const std::lock_guard lock(mutex_);
       failure_ = std::current_exception();
@@ -99,8 +99,9 @@ void GradientSums::run() {
   }
 }
 
-void GradientSums::exchange(const Bucket& bucket, at::Tensor& buffer) {
-  if (!buffer.defined() || buffer.numel() < bucket.elements) buffer = at::empty({bucket.elements}, at::kFloat);
+void GradientSums::exchange(const Bucket& bucket, at::Tensor& buffer, at::Tensor& host) const {
+  if (!buffer.defined() || buffer.numel() < bucket.elements)
+    buffer = at::empty({bucket.elements}, device_.options(at::kFloat));
   const at::Tensor sum = buffer.narrow(0, 0, bucket.elements);
   const auto place = [&](const Contribution& own) {
     return sum.narrow(0, own.first, own.view.numel()).view(own.view.sizes());
@@ -113,10 +114,11 @@ void GradientSums::exchange(const Bucket& bucket, at::Tensor& buffer) {
     else if (own.weight == 1)
       to.copy_(own.view);
     else
-      at::mul_out(to, own.view, at::scalar_tensor(own.weight, at::kFloat));
+      at::mul_out(to, own.view, at::scalar_tensor(own.weight, device_.options(at::kFloat)));
     filled = own.first;
   }
-  if (bucket.group != nullptr) bucket.group->all_reduce(bytes_of(sum), CollectiveElement::fp32);
+  if (bucket.group != nullptr)
+    through_host(device_, sum, host, [&](auto bytes) { bucket.group->all_reduce(bytes, CollectiveElement::fp32); });
   for (const Contribution& own : bucket.own) {
     at::Tensor to = own.view;
     to.copy_(place(own));

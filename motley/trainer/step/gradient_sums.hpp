@@ -19,7 +19,7 @@ class GradientSums {
  public:
   // All outlive it.
   GradientSums(const TrainPlan& plan, int worker, const TrainTensors& tensors, const TrainConnections& connections,
-               ActivityLog& activity);
+               ActivityLog& activity, const ComputeDevice& device);
   ~GradientSums();
 
   // The layer's gradients are this worker's whole: what they complete may be exchanged. Layers come from the last on.
@@ -40,9 +40,10 @@ class GradientSums {
   };
 
   void run();
-  static void exchange(const Bucket& bucket, at::Tensor& buffer);
+  void exchange(const Bucket& bucket, at::Tensor& buffer, at::Tensor& host) const;
 
   ActivityLog& activity_;
+  const ComputeDevice& device_;
   std::vector<Bucket> buckets_;
   std::mutex mutex_;
   std::condition_variable changed_;

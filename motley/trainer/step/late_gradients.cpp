@@ -30,7 +30,7 @@ struct LateGradients::LateProduct : torch::autograd::Function<LateProduct> {
 
 class LateGradients::LateOps final : public TrainOps {
  public:
-  explicit LateOps(LateGradients& late) : late_(late) {}
+  LateOps(const ComputeDevice& device, LateGradients& late) : TrainOps(device.differentiable_ops()), late_(late) {}
   void linear(Tensor& out, const Tensor& input, const WeightMatrix& weight, const Tensor& bias) const override {
     out = LateProduct::apply(input, weight.values, &late_);
     if (bias.defined()) out.add_(bias);
@@ -40,7 +40,7 @@ class LateGradients::LateOps final : public TrainOps {
   LateGradients& late_;
 };
 
-LateGradients::LateGradients() : ops_(std::make_unique<LateOps>(*this)) {}
+LateGradients::LateGradients(const ComputeDevice& device) : ops_(std::make_unique<LateOps>(device, *this)) {}
 LateGradients::~LateGradients() = default;
 
 std::vector<LateGradients::Product> LateGradients::take() { return std::exchange(products_, {}); }

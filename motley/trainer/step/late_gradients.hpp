@@ -7,7 +7,7 @@
 #include <memory>
 #include <vector>
 
-#include "motley/engine/ops.hpp"
+#include "motley/engine/ops/ops.hpp"
 
 namespace motley {
 
@@ -17,12 +17,12 @@ class LateGradients {
     at::Tensor weight, input, gradient;  // of the output
   };
 
-  LateGradients();
+  explicit LateGradients(const ComputeDevice& device);
   ~LateGradients();
   LateGradients(const LateGradients&) = delete;
   LateGradients& operator=(const LateGradients&) = delete;
 
-  // A block's operations (train_ops()) with such products.
+  // A block's operations (TrainOps) with such products.
   const Ops& ops() const { return *ops_; }
   // Of the backward passes since it was last called.
   std::vector<Product> take();

@@ -7,14 +7,15 @@
 #include <mutex>
 #include <thread>
 
-#include "motley/engine/backend.hpp"
+#include "motley/engine/device/collectives.hpp"
 
 namespace motley {
 
 // What is to be sent to one worker, in order. Its thread ends when the group does, or with the last message.
 class Outbox {
  public:
-  explicit Outbox(WorkerGroup& group) : group_(group), thread_([this] { run(); }) {}
+  Outbox(WorkerGroup& group, const ComputeDevice& device)
+      : group_(group), device_(device), thread_([this] { run(); }) {}
   ~Outbox() {
     {
       const std::lock_guard lock(mutex_);
@@ -34,6 +35,7 @@ class Outbox {
 
  private:
   void run() {
+    at::Tensor buffer;
     for (;;) {
       at::Tensor rows;
       {
@@ -44,7 +46,7 @@ class Outbox {
         queue_.pop_front();
       }
       try {
-        group_.send(bytes_of(rows), 1);
+        group_.send(bytes_of(device_.to_host(rows, buffer)), 1);
       } catch (...) {
         const std::lock_guard lock(mutex_);
         failure_ = std::current_exception();
@@ -54,6 +56,7 @@ class Outbox {
   }
 
   WorkerGroup& group_;
+  const ComputeDevice& device_;
   std::mutex mutex_;
   std::condition_variable changed_;
   std::deque<at::Tensor> queue_;
@@ -62,8 +65,8 @@ class Outbox {
   std::jthread thread_;
 };
 
-RowExchange::RowExchange(const TrainConnections& connections, int worker)
-    : connections_(connections), worker_(worker) {}
+RowExchange::RowExchange(const TrainConnections& connections, int worker, const ComputeDevice& device)
+    : connections_(connections), worker_(worker), device_(device) {}
 RowExchange::~RowExchange() = default;
 
 void RowExchange::send(const std::vector<RowRegion>& regions, const at::Tensor& rows, std::int64_t first) {
@@ -76,7 +79,7 @@ void RowExchange::send(const std::vector<RowRegion>& regions, const at::Tensor& 
         continue;
       }
       auto& outbox = outboxes_[part.to];
-      if (!outbox) outbox = std::make_unique<Outbox>(connections_.rows(worker_, part.to));
+      if (!outbox) outbox = std::make_unique<Outbox>(connections_.rows(worker_, part.to), device_);
       outbox->push(sent);
     }
 }
@@ -94,12 +97,15 @@ void RowExchange::receive(const std::vector<RowRegion>& regions, std::int64_t dp
       place.copy_(kept->second);
       own_.erase(kept);
     } else if (mine.rows.size() > 0) {
-      connections_.rows(mine.from, worker_).receive(bytes_of(place), 0);
+      const at::Tensor host = device_.host_space(place, buffer_);
+      connections_.rows(mine.from, worker_).receive(bytes_of(host), 0);
+      if (!host.is_same(place)) place.copy_(host);
     }
     if (ranks == nullptr) continue;
     std::vector<std::int64_t> bounds = {0};
     for (const RowTransfer& part : region.parts) bounds.push_back(bounds.back() + part.rows.size() * row_bytes);
-    ranks->all_gather(bytes_of(into.narrow(0, region.rows.first - first, region.rows.size())), bounds);
+    through_host(device_, into.narrow(0, region.rows.first - first, region.rows.size()), buffer_,
+                 [&](auto bytes) { ranks->all_gather(bytes, bounds); });
   }
 }
 

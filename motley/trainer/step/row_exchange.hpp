@@ -9,6 +9,7 @@
 #include <memory>
 #include <vector>
 
+#include "motley/engine/device/compute_device.hpp"
 #include "motley/trainer/layout/connections.hpp"
 
 namespace motley {
@@ -18,10 +19,10 @@ class Outbox;
 class RowExchange {
  public:
   // The connections outlive it.
-  RowExchange(const TrainConnections& connections, int worker);
+  RowExchange(const TrainConnections& connections, int worker, const ComputeDevice& device);
   ~RowExchange();
 
-  // `rows` [R, hidden] are this worker's, from row `first` of the micro-batch on, in the host's memory; parts of the
+  // `rows` [R, hidden] are this worker's, from row `first` of the micro-batch on; parts of the
   // regions that are for this worker itself wait here for receive(). Throws what sending threw before.
   void send(const std::vector<RowRegion>& regions, const at::Tensor& rows, std::int64_t first);
   // Rows [first, first + into.size(0)) of the micro-batch, those of receiving group `dp`, whose ranks share them out.
@@ -31,6 +32,8 @@ class RowExchange {
  private:
   const TrainConnections& connections_;
   int worker_;
+  const ComputeDevice& device_;
+  at::Tensor buffer_;  // of the host: rows that arrive
   std::map<int, std::unique_ptr<Outbox>> outboxes_;
   std::vector<std::pair<RowTransfer, at::Tensor>> own_;
 };

@@ -5,9 +5,9 @@
 #include <algorithm>
 #include <utility>
 
-#include "motley/engine/backend.hpp"
-#include "motley/engine/scalar_type.hpp"
-#include "motley/engine/weights.hpp"
+#include "motley/engine/device/collectives.hpp"
+#include "motley/engine/device/scalar_type.hpp"
+#include "motley/engine/weights/weights.hpp"
 #include "motley/trainer/step/train_ops.hpp"
 
 namespace motley {
@@ -55,7 +55,7 @@ Tensor leaf_of(const Tensor& values) { return values.detach().requires_grad_(); 
 
 }  // namespace
 
-void gather_parts(const TrainUnit& unit, WorkerGroup& data_group) {
+void gather_parts(const TrainUnit& unit, WorkerGroup& data_group, const ComputeDevice& compute, Tensor& buffer) {
   const at::NoGradGuard values_alone;
   const at::TensorOptions options = unit.whole.front()->kept.options();
   const auto bounds = part_bounds(unit, static_cast<std::int64_t>(options.dtype().itemsize()));
@@ -66,7 +66,7 @@ void gather_parts(const TrainUnit& unit, WorkerGroup& data_group) {
   for_each_part(unit, [&](std::int64_t d, TrainTensor& tensor, const Slice& part, std::int64_t first) {
     if (d == unit.dp_rank) of(part, first, tensor.kept).copy_(tensor.kept);
   });
-  data_group.all_gather(bytes_of(all), bounds);
+  through_host(compute, all, buffer, [&](auto bytes) { data_group.all_gather(bytes, bounds); });
   for_each_part(unit, [&](std::int64_t d, TrainTensor& tensor, const Slice& part, std::int64_t first) {
     if (d == unit.dp_rank && unit.shard != Sharding::zero3) return;  // it is there
     // Without counting as a change: what autograd has kept of the weight is the same.
@@ -76,12 +76,15 @@ void gather_parts(const TrainUnit& unit, WorkerGroup& data_group) {
 }
 
 StageRunner::StageRunner(const TrainPlan& plan, const std::string& device, TrainTensors& tensors,
-                         const TrainConnections& connections, ActivityLog& activity)
+                         const TrainConnections& connections, ActivityLog& activity, const ComputeDevice& compute)
     : arch_(plan.model.arch),
       training_(training_of(plan.workload)),
+      compute_(compute),
       type_(scalar_type(training_.precision)),
-      rows_(connections, place_of(plan, device).first_worker + place_of(plan, device).rank),
-      activity_(activity) {
+      ops_(compute.differentiable_ops()),
+      rows_(connections, place_of(plan, device).first_worker + place_of(plan, device).rank, compute),
+      activity_(activity),
+      late_(compute) {
   const TrainPlace place = place_of(plan, device);
   if (arch_.position == PositionKind::rotary)
     frequencies_ = rotary_frequencies(arch_.rotary, arch_.head_dim, training_.sequence_length);
@@ -98,10 +101,10 @@ StageRunner::StageRunner(const TrainPlan& plan, const std::string& device, Train
     range.tensor_group = connections.group(GroupKind::tensor, range.ranks.tensor_group(range.dp_rank));
     if (range.ranks.strategy->shard != Sharding::none)
       range.data_group = connections.group(GroupKind::data, range.ranks.data_group(range.tp_rank));
-    range.tensor_ranks = std::make_unique<TrainRanks>(range.tensor_group);
+    range.tensor_ranks = std::make_unique<TrainRanks>(range.tensor_group, compute_);
     for (const TrainUnit& unit : *range.units) {
       if (!unit.sliced.empty())
-        range.slices.emplace(unit.layer, std::make_unique<WeightSlices>(unit, *range.data_group));
+        range.slices.emplace(unit.layer, std::make_unique<WeightSlices>(unit, *range.data_group, compute_));
       lags_ = lags_ || (weight_lag(plan.schedule, place.stage) > 0 && is_late(unit));
     }
   }
@@ -132,12 +135,13 @@ Tensor StageRunner::tokens_of(const std::vector<std::int32_t>& of, const Range& 
   const std::int64_t first =
       micro_batch_bounds_.at(static_cast<std::size_t>(micro_batch)) * training_.sequence_length + rows.first;
   MOTLEY_CHECK(first + rows.size() <= std::ssize(of));
-  return at::from_blob(const_cast<std::int32_t*>(of.data()) + first, {rows.size()}, at::kInt).to(at::kLong);
+  return at::from_blob(const_cast<std::int32_t*>(of.data()) + first, {rows.size()}, at::kInt)
+      .to(compute_.options(at::kLong));
 }
 
 Tensor StageRunner::take_rows(const StrategyRanks& from, Range& to, std::int64_t micro_batch) {
   const Span rows = rows_of(to, micro_batch);
-  Tensor hidden = at::empty({rows.size(), arch_.hidden}, type_);
+  Tensor hidden = at::empty({rows.size(), arch_.hidden}, compute_.options(type_));
   rows_.receive(crossing(from, to.ranks, sequences_of(micro_batch), training_.sequence_length), to.dp_rank,
                 to.tensor_group, to.tp_rank, hidden, rows.first);
   return hidden;
@@ -219,7 +223,7 @@ void StageRunner::weight_gradients(std::int64_t micro_batch, const Finished& fin
   if (lags_) finish(waiting_.extract(micro_batch).mapped(), micro_batch, finished);
 }
 
-void StageRunner::finish(std::vector<Unfinished> units, std::int64_t micro_batch, const Finished& finished) const {
+void StageRunner::finish(std::vector<Unfinished> units, std::int64_t micro_batch, const Finished& finished) {
   const bool is_last = micro_batch + 2 == std::ssize(micro_batch_bounds_);
   for (Unfinished& one : units) {
     if (is_late(*one.unit)) {
@@ -238,7 +242,7 @@ Tensor StageRunner::embed(Range& range, TrainUnit& unit, std::int64_t micro_batc
   {
     const at::NoGradGuard values_alone;
     const TrainTensor& table = unit.at("embedding.weight");
-    train_ops().look_up(hidden, tokens, {.values = table.weight.detach()}, table.slice.rows);
+    ops_.look_up(hidden, tokens, {.values = table.weight.detach()}, table.slice.rows);
     hidden = hidden.contiguous();
     range.tensor_ranks->sum_values(hidden);
   }
@@ -250,7 +254,8 @@ Tensor StageRunner::embed(Range& range, TrainUnit& unit, std::int64_t micro_batc
   if (kept) range.looked_up[micro_batch] = output;
   if (projection != nullptr) output = at::linear(output, projection->weight);
   if (position != nullptr) {
-    const Tensor positions = at::arange(training_.sequence_length).repeat({tokens.size(0) / training_.sequence_length});
+    const Tensor positions = at::arange(training_.sequence_length, compute_.options(at::kLong))
+                                 .repeat({tokens.size(0) / training_.sequence_length});
     output = output + position->weight.index_select(0, positions + arch_.position_offset);
   }
   if (kept) range.embedded[micro_batch] = output;
@@ -285,10 +290,10 @@ Tensor StageRunner::run(Range& range, TrainUnit& unit, const Tensor& hidden) {
     if (slices != nullptr) slices->forward_without_rows();
     return hidden;
   }
-  const Tensor positions = at::arange(length).repeat({sequences});
+  const Tensor positions = at::arange(length, compute_.options(at::kLong)).repeat({sequences});
   std::vector<SequenceRows> rows;
   for (std::int64_t i = 0; i < sequences; ++i) rows.push_back({i * length, length, 0, {}});
-  const Ops& ops = slices != nullptr ? slices->ops() : is_late(unit) ? late_.ops() : train_ops();
+  const Ops& ops = slices != nullptr ? slices->ops() : is_late(unit) ? late_.ops() : ops_;
   const BlockCall pass{arch_, ops, *range.tensor_ranks, frequencies_, positions, rows};
   Tensor output = hidden;
   run_block(pass, block_weights(unit), unit.layer, {}, {}, output);
@@ -318,8 +323,7 @@ void StageRunner::head(Range& range, TrainUnit& unit, std::int64_t micro_batch, 
   const at::AutoGradMode history(kept);
   const Tensor input = kept ? leaf_of(hidden) : hidden;
   Tensor normed = input;
-  if (arch_.final_norm)
-    train_ops().norm(arch_.norm, normed, input, norm_weights(unit, "final_norm"), arch_.norm_epsilon);
+  if (arch_.final_norm) ops_.norm(arch_.norm, normed, input, norm_weights(unit, "final_norm"), arch_.norm_epsilon);
   if (const TrainTensor* projection = unit.find("projection_out.weight"))
     normed = at::linear(normed, projection->weight);
   range.tensor_ranks->fan_out(normed);
@@ -358,10 +362,10 @@ void StageRunner::head(Range& range, TrainUnit& unit, std::int64_t micro_batch, 
   settle(range, unit);
 }
 
-void StageRunner::gather_weights(const Range& range, TrainUnit& unit) const {
+void StageRunner::gather_weights(const Range& range, TrainUnit& unit) {
   if (unit.shard != Sharding::zero3) return;
   for (const auto& tensor : unit.whole) tensor->allocate_weight();
-  gather_parts(unit, *range.data_group);
+  gather_parts(unit, *range.data_group, compute_, buffer_);
 }
 
 void StageRunner::drop_weights(const Range& range, TrainUnit& unit) const {
@@ -371,7 +375,7 @@ void StageRunner::drop_weights(const Range& range, TrainUnit& unit) const {
 }
 
 // What autograd left in the weights' type goes to where gradients are kept; of sharded ones the ranks' sum does.
-void StageRunner::settle(const Range& range, TrainUnit& unit) const {
+void StageRunner::settle(const Range& range, TrainUnit& unit) {
   const at::NoGradGuard values_alone;
   const bool divided = unit.shard >= Sharding::zero2;
   for (const auto& tensor : unit.whole) {
@@ -382,7 +386,8 @@ void StageRunner::settle(const Range& range, TrainUnit& unit) const {
   }
   if (!divided) return;
   const auto bounds = part_bounds(unit, static_cast<std::int64_t>(sizeof(float)));
-  const Tensor all = at::empty({bounds.back() / static_cast<std::int64_t>(sizeof(float))}, at::kFloat);
+  const Tensor all =
+      at::empty({bounds.back() / static_cast<std::int64_t>(sizeof(float))}, compute_.options(at::kFloat));
   for_each_part(unit, [&](std::int64_t, TrainTensor& tensor, const Slice& part, std::int64_t first) {
     Tensor to = all.narrow(0, first, part.elements());
     if (!tensor.pending.defined()) {
@@ -393,7 +398,8 @@ void StageRunner::settle(const Range& range, TrainUnit& unit) const {
     to.view(from.sizes()).copy_(from);
   });
   for (const auto& tensor : unit.whole) tensor->pending = Tensor();
-  range.data_group->reduce_scatter(bytes_of(all), bounds, CollectiveElement::fp32);
+  through_host(compute_, all, buffer_,
+               [&](auto bytes) { range.data_group->reduce_scatter(bytes, bounds, CollectiveElement::fp32); });
   for_each_part(unit, [&](std::int64_t d, TrainTensor& tensor, const Slice& part, std::int64_t first) {
     if (d == unit.dp_rank) tensor.gradient.add_(all.narrow(0, first, part.elements()).view(tensor.gradient.sizes()));
   });

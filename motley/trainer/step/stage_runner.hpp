@@ -15,9 +15,10 @@
 #include <vector>
 
 #include "motley/base/clock.hpp"
-#include "motley/engine/rotary.hpp"
+#include "motley/engine/ops/rotary.hpp"
 #include "motley/trainer/step/late_gradients.hpp"
 #include "motley/trainer/step/row_exchange.hpp"
+#include "motley/trainer/step/train_ops.hpp"
 #include "motley/trainer/step/train_ranks.hpp"
 #include "motley/trainer/step/train_tensors.hpp"
 #include "motley/trainer/step/weight_slices.hpp"
@@ -28,7 +29,7 @@ class StageRunner {
  public:
   // All outlive it.
   StageRunner(const TrainPlan& plan, const std::string& device, TrainTensors& tensors,
-              const TrainConnections& connections, ActivityLog& activity);
+              const TrainConnections& connections, ActivityLog& activity, const ComputeDevice& compute);
 
   // The sequences of this worker's replica in the coming step, as TrainStep has them.
   void begin(std::span<const std::int32_t> inputs, std::span<const std::int32_t> targets, std::int64_t sequences,
@@ -84,23 +85,26 @@ class StageRunner {
   void embed_backward(Range& range, TrainUnit& unit, std::int64_t micro_batch, const at::Tensor& gradient);
   // Whether the gradients of the unit's matrices come after the stage's backward pass.
   bool is_late(const TrainUnit& unit) const;
-  void finish(std::vector<Unfinished> units, std::int64_t micro_batch, const Finished& finished) const;
+  void finish(std::vector<Unfinished> units, std::int64_t micro_batch, const Finished& finished);
   at::Tensor run(Range& range, TrainUnit& unit, const at::Tensor& hidden);
   void head(Range& range, TrainUnit& unit, std::int64_t micro_batch, const at::Tensor& hidden);
   at::Tensor block_backward(Range& range, TrainUnit& unit, BlockRecord& record, const at::Tensor& gradient);
 
-  void gather_weights(const Range& range, TrainUnit& unit) const;
+  void gather_weights(const Range& range, TrainUnit& unit);
   void drop_weights(const Range& range, TrainUnit& unit) const;
-  void settle(const Range& range, TrainUnit& unit) const;
+  void settle(const Range& range, TrainUnit& unit);
 
   const Architecture& arch_;
   const Training& training_;
+  const ComputeDevice& compute_;
   at::ScalarType type_;
+  TrainOps ops_;
   RotaryFrequencies frequencies_;
   std::vector<Range> ranges_;              // of the worker's stage
   std::vector<StrategyRanks> strategies_;  // of its replica
   std::size_t first_strategy_ = 0;         // of its stage, among them
   RowExchange rows_;
+  at::Tensor buffer_;  // of the host
   ActivityLog& activity_;
   LateGradients late_;
   bool lags_ = false;                                        // gradients of weights wait for weight_gradients()
@@ -114,6 +118,7 @@ class StageRunner {
 };
 
 // The data-parallel ranks' parts of a unit's whole tensors, in the run's type, put together: into the weights of each.
-void gather_parts(const TrainUnit& unit, WorkerGroup& data_group);
+// `buffer`: as through_host() takes it.
+void gather_parts(const TrainUnit& unit, WorkerGroup& data_group, const ComputeDevice& compute, at::Tensor& buffer);
 
 }  // namespace motley

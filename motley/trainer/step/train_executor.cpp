@@ -10,11 +10,11 @@
 #include <thread>
 
 #include "motley/base/clock.hpp"
-#include "motley/engine/backend.hpp"
-#include "motley/engine/weights.hpp"
+#include "motley/engine/device/host_memory.hpp"
+#include "motley/engine/device/memory_meter.hpp"
+#include "motley/engine/weights/weights.hpp"
 #include "motley/trainer/layout/schedule.hpp"
 #include "motley/trainer/layout/state_writer.hpp"
-#include "motley/trainer/step/memory_meter.hpp"
 
 namespace motley {
 namespace {
@@ -30,18 +30,20 @@ std::vector<int> all_workers(const TrainPlan& plan) {
 
 }  // namespace
 
-TrainExecutor::TrainExecutor(TrainPlan plan, const TrainLaunch& launch, const CallDriver& self, Fabric& fabric,
-                             const std::function<void(double)>& progress, ActivityLog& activity)
+TrainExecutor::TrainExecutor(TrainPlan plan, const TrainLaunch& launch, const CallDriver& self,
+                             const ComputeDevice& compute, Fabric& fabric, const std::function<void(double)>& progress,
+                             ActivityLog& activity)
     : plan_(std::move(plan)),
       training_(training_of(plan_.workload)),
       device_(self.device),
       place_(place_of(plan_, device_)),
       worker_(place_.first_worker + place_.rank),
+      compute_(compute),
       activity_(activity),
       connections_(plan_, worker_, launch.workers, fabric, activity),
-      tensors_(plan_, device_, self.model_folder, launch.updates, progress),
-      runner_(plan_, device_, tensors_, connections_, activity),
-      sums_(plan_, worker_, tensors_, connections_, activity),
+      tensors_(plan_, device_, compute_, self.model_folder, launch.updates, progress),
+      runner_(plan_, device_, tensors_, connections_, activity, compute_),
+      sums_(plan_, worker_, tensors_, connections_, activity, compute_),
       all_(connections_.group(GroupKind::all, all_workers(plan_))),
       updates_(launch.updates) {
   for (StatePart& part : state_parts(plan_)) {
@@ -83,11 +85,11 @@ TrainStepDone TrainExecutor::execute(const TrainStep& step) {
   const bool training = step.wanted == TrainStep::Wanted::update;
   TrainStepDone done{.step = step.step};
   zero_gradients();
-  reset_metered_peak();
-  const std::int64_t held_bytes = metered_bytes();
+  compute_.meter().reset_peak();
+  const std::int64_t held_bytes = compute_.meter().bytes();
   done.passes = run_passes(step, start);
   const Instant passed = Clock::now();
-  done.activation_bytes = metered_peak_bytes() - held_bytes;
+  done.activation_bytes = compute_.meter().peak_bytes() - held_bytes;
   if (training) sums_.finish();
   const Instant exchanged = Clock::now();
   const Figures figures = sum_figures(training);
@@ -156,8 +158,8 @@ TrainExecutor::Figures TrainExecutor::sum_figures(bool with_gradients) {
 void TrainExecutor::update(double learning_rate, double divisor) {
   const at::NoGradGuard values_alone;
   ++updates_;
-  const at::Tensor count = at::scalar_tensor(static_cast<double>(updates_), at::kFloat);
-  const at::Tensor scale = at::scalar_tensor(divisor, at::kFloat);
+  const at::Tensor count = at::scalar_tensor(static_cast<double>(updates_), compute_.options(at::kFloat));
+  const at::Tensor scale = at::scalar_tensor(divisor, compute_.options(at::kFloat));
   for (const auto& tensor : tensors_.all()) {
     const at::Tensor values = tensor->updated();
     at::Tensor to = values.is_contiguous() ? values : values.contiguous();
@@ -179,15 +181,16 @@ void TrainExecutor::update(double learning_rate, double divisor) {
   for (std::size_t s = 0; s < plan_.replicas[place_.replica].stages[place_.stage].strategies.size(); ++s)
     for (TrainUnit& unit : tensors_.units(s))
       if (unit.shard == Sharding::zero1 || unit.shard == Sharding::zero2)
-        gather_parts(
-            unit, *connections_.group(GroupKind::data, unit.ranks.data_group(place_.rank % unit.ranks.strategy->tp)));
+        gather_parts(unit,
+                     *connections_.group(GroupKind::data, unit.ranks.data_group(place_.rank % unit.ranks.strategy->tp)),
+                     compute_, buffer_);
 }
 
 std::vector<SavedPart> TrainExecutor::saved_parts(Copies copies) const {
   const at::NoGradGuard values_alone;
   std::vector<SavedPart> parts;
   const auto copy_of = [](const at::Tensor& part) {
-    const at::Tensor copy = at::empty(part.sizes(), part.options());
+    const at::Tensor copy = at::empty(part.sizes(), part.scalar_type());
     advise_large_pages(copy);
     return copy.copy_(part);
   };
@@ -195,7 +198,7 @@ std::vector<SavedPart> TrainExecutor::saved_parts(Copies copies) const {
     for (const StateKind kind : state_kinds(training_)) {
       const at::Tensor part = part_of(own.tensor->state(kind), own.tensor->state_slice, own.part.slice);
       parts.push_back({state_name(own.part.tensor.name, kind), own.part.slice,
-                       copies == Copies::all ? copy_of(part) : part.contiguous()});
+                       copies == Copies::all ? copy_of(part) : part.contiguous().cpu()});
     }
   return parts;
 }

@@ -20,7 +20,7 @@ namespace motley {
 struct SavedPart {
   std::string name;  // state_name()
   Slice slice;
-  at::Tensor values;  // contiguous
+  at::Tensor values;  // contiguous, of the host
 };
 // Into files that are there (checkpoint_folder.hpp); returns when the disk has them. Beside steps it takes no more than
 // half of a processor, so that steps keep theirs where a quota leaves little more than one.
@@ -31,8 +31,8 @@ void write_parts(const std::filesystem::path& folder, const StateFiles& files, c
 class TrainExecutor {
  public:
   // Connects with the others and loads its part. Throws GroupBroken, or an input error. `activity` outlives it.
-  TrainExecutor(TrainPlan plan, const TrainLaunch& launch, const CallDriver& self, Fabric& fabric,
-                const std::function<void(double)>& progress, ActivityLog& activity);
+  TrainExecutor(TrainPlan plan, const TrainLaunch& launch, const CallDriver& self, const ComputeDevice& compute,
+                Fabric& fabric, const std::function<void(double)>& progress, ActivityLog& activity);
 
   StateFiles state_files() const { return motley::state_files(plan_.model.arch, training_); }
   TrainBytes bytes() const { return tensors_.bytes(); }
@@ -57,12 +57,14 @@ class TrainExecutor {
   const std::string device_;
   const TrainPlace place_;
   const int worker_;
+  const ComputeDevice& compute_;
   ActivityLog& activity_;
   TrainConnections connections_;
   TrainTensors tensors_;
   StageRunner runner_;
   GradientSums sums_;
   WorkerGroup* all_;
+  at::Tensor buffer_;  // of the host
   struct OwnPart {
     StatePart part;
     const TrainTensor* tensor;

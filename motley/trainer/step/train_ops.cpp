@@ -101,9 +101,4 @@ void TrainOps::attend(Tensor& out, const Tensor& query, const Tensor& key, const
   out = result.transpose(1, 2).reshape(query.sizes());
 }
 
-const Ops& train_ops() {
-  static const TrainOps ops;
-  return ops;
-}
-
 }  // namespace motley

@@ -5,12 +5,14 @@
 
 #include <vector>
 
-#include "motley/engine/ops.hpp"
+#include "motley/engine/ops/ops.hpp"
 
 namespace motley {
 
 class TrainOps : public Ops {
  public:
+  // `engine`: ComputeDevice::differentiable_ops().
+  explicit TrainOps(const Ops& engine) : engine_(engine) {}
   void linear(at::Tensor& out, const at::Tensor& input, const WeightMatrix& weight,
               const at::Tensor& bias) const override;
   // The gate's product is computed first.
@@ -28,9 +30,7 @@ class TrainOps : public Ops {
               const AttentionShape& shape) const override;
 
  private:
-  const Ops& engine_ = differentiable_ops();
+  const Ops& engine_;
 };
-
-const Ops& train_ops();
 
 }  // namespace motley

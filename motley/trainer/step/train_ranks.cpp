@@ -2,7 +2,7 @@
 
 #include <torch/csrc/autograd/custom_function.h>
 
-#include "motley/engine/backend.hpp"
+#include "motley/engine/device/collectives.hpp"
 
 namespace motley {
 namespace {
@@ -55,7 +55,7 @@ void TrainRanks::fan_out(Tensor& input) {
 void TrainRanks::sum_values(Tensor& terms) {
   if (group_ == nullptr || terms.numel() == 0) return;
   MOTLEY_CHECK(terms.is_contiguous());
-  group_->all_reduce(bytes_of(terms), element_of(terms));
+  through_host(device_, terms, buffer_, [&](auto bytes) { group_->all_reduce(bytes, element_of(terms)); });
 }
 
 Tensor TrainRanks::gather(const Tensor& own) {
@@ -66,7 +66,7 @@ Tensor TrainRanks::gather(const Tensor& own) {
   std::vector<std::int64_t> bounds;
   const std::int64_t bytes = own.numel() * own.element_size();
   for (std::int64_t r = 0; r <= size(); ++r) bounds.push_back(r * bytes);
-  group_->all_gather(bytes_of(all), bounds);
+  through_host(device_, all, buffer_, [&](auto of_all) { group_->all_gather(of_all, bounds); });
   return all;
 }
 

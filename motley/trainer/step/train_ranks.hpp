@@ -4,14 +4,15 @@
 
 #include <ATen/ATen.h>
 
-#include "motley/engine/block.hpp"
+#include "motley/engine/stage/block.hpp"
 #include "motley/workers/worker_group.hpp"
 
 namespace motley {
 
 class TrainRanks final : public BlockRanks {
  public:
-  explicit TrainRanks(WorkerGroup* group) : group_(group) {}  // null: a single rank
+  // Without a group: a single rank.
+  TrainRanks(WorkerGroup* group, const ComputeDevice& device) : group_(group), device_(device) {}
 
   int size() const override { return group_ != nullptr ? group_->size() : 1; }
   void sum(at::Tensor& terms) override;
@@ -23,6 +24,8 @@ class TrainRanks final : public BlockRanks {
 
  private:
   WorkerGroup* group_;
+  const ComputeDevice& device_;
+  at::Tensor buffer_;  // of the host
 };
 
 }  // namespace motley

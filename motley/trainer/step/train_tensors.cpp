@@ -3,8 +3,8 @@
 #include <algorithm>
 
 #include "motley/checkpoint/manifest.hpp"
-#include "motley/engine/read_weights.hpp"
-#include "motley/engine/scalar_type.hpp"
+#include "motley/engine/device/scalar_type.hpp"
+#include "motley/engine/weights/read_weights.hpp"
 
 namespace motley {
 namespace {
@@ -64,7 +64,7 @@ void TrainTensor::free_weight() const {
 
 at::Tensor& TrainTensor::accumulator() {
   if (!is_divided()) return gradient;
-  if (!pending.defined()) pending = at::zeros(shape_of(spec, slice), at::kFloat);
+  if (!pending.defined()) pending = at::zeros(shape_of(spec, slice), gradient.options());
   return pending;
 }
 
@@ -98,8 +98,9 @@ Slice data_part(const TensorSpec& spec, const Slice& slice, std::int64_t rank, s
   return part;
 }
 
-TrainTensors::TrainTensors(const TrainPlan& plan, const std::string& device, const std::filesystem::path& folder,
-                           std::int64_t updates, const std::function<void(double)>& progress) {
+TrainTensors::TrainTensors(const TrainPlan& plan, const std::string& device, const ComputeDevice& compute,
+                           const std::filesystem::path& folder, std::int64_t updates,
+                           const std::function<void(double)>& progress) {
   const Architecture& arch = plan.model.arch;
   const TrainPlace place = place_of(plan, device);
   const TrainStage& stage = plan.replicas[place.replica].stages[place.stage];
@@ -122,7 +123,7 @@ TrainTensors::TrainTensors(const TrainPlan& plan, const std::string& device, con
       add_unit(layer, block_tensors(arch, layer));
     if (strategy.layers.end == arch.layers) add_unit(arch.layers, head_tensors(arch));
   }
-  load(plan, folder, updates, progress);
+  load(plan, compute, folder, updates, progress);
 }
 
 void TrainTensors::add(const TrainPlan& plan, TrainUnit& unit, const std::vector<TensorSpec>& specs,
@@ -152,8 +153,8 @@ void TrainTensors::add(const TrainPlan& plan, TrainUnit& unit, const std::vector
   }
 }
 
-void TrainTensors::load(const TrainPlan& plan, const std::filesystem::path& folder, std::int64_t updates,
-                        const std::function<void(double)>& progress) {
+void TrainTensors::load(const TrainPlan& plan, const ComputeDevice& compute, const std::filesystem::path& folder,
+                        std::int64_t updates, const std::function<void(double)>& progress) {
   const Training& training = training_of(plan.workload);
   const at::ScalarType type = scalar_type(training.precision);
   const Checkpoint weights(folder);
@@ -173,20 +174,20 @@ void TrainTensors::load(const TrainPlan& plan, const std::filesystem::path& fold
     const auto read = [&](const Checkpoint& from, const std::string& name, const Slice& slice, at::ScalarType as) {
       TensorSpec named = tensor.spec;
       named.name = name;
-      const at::Tensor values = at::empty(shape_of(tensor.spec, slice), as);
+      const at::Tensor values = compute.empty(shape_of(tensor.spec, slice), as);
       read_tensor(from, named, slice, values);
       return values;
     };
     if (tensor.gathered) {
       tensor.kept = read(weights, tensor.spec.name, tensor.state_slice, type);
-      tensor.weight = at::empty(shape_of(tensor.spec, tensor.slice), type).requires_grad_();
+      tensor.weight = compute.empty(shape_of(tensor.spec, tensor.slice), type).requires_grad_();
       tensor.free_weight();
     } else {
       tensor.weight = read(weights, tensor.spec.name, tensor.slice, type);
       tensor.kept = part_of(tensor.weight, tensor.slice, tensor.state_slice);
       tensor.weight.requires_grad_();
     }
-    tensor.gradient = at::zeros(shape_of(tensor.spec, tensor.gradient_slice), at::kFloat);
+    tensor.gradient = at::zeros(shape_of(tensor.spec, tensor.gradient_slice), compute.options(at::kFloat));
     // Then autograd adds to it by itself.
     if (type == at::kFloat && !tensor.is_divided()) tensor.weight.mutable_grad() = tensor.gradient;
     for (const StateKind kind : kinds) {
@@ -198,7 +199,7 @@ void TrainTensors::load(const TrainPlan& plan, const std::filesystem::path& fold
       else if (kind == StateKind::master)
         state = read(weights, tensor.spec.name, tensor.state_slice, at::kFloat);
       else
-        state = at::zeros(state_shape, at::kFloat);
+        state = at::zeros(state_shape, compute.options(at::kFloat));
     }
     if (progress) progress(static_cast<double>(i + 1) / static_cast<double>(all_.size()));
   }

@@ -11,7 +11,7 @@
 #include <string>
 #include <vector>
 
-#include "motley/engine/block.hpp"
+#include "motley/engine/stage/block.hpp"
 #include "motley/trainer/layout/layout.hpp"
 #include "motley/trainer/layout/state_files.hpp"
 
@@ -66,8 +66,9 @@ class TrainTensors {
  public:
   // Reads the worker's parts from a model folder, and where `updates` is not 0 the states of the optimizer beside them.
   // Throws an input error where the files do not hold what the plan promises.
-  TrainTensors(const TrainPlan& plan, const std::string& device, const std::filesystem::path& folder,
-               std::int64_t updates, const std::function<void(double)>& progress = {});
+  TrainTensors(const TrainPlan& plan, const std::string& device, const ComputeDevice& compute,
+               const std::filesystem::path& folder, std::int64_t updates,
+               const std::function<void(double)>& progress = {});
 
   // Of one strategy of the worker's stage: embedding, blocks, head, as far as it has them.
   std::vector<TrainUnit>& units(std::size_t strategy) { return units_.at(strategy); }
@@ -79,8 +80,8 @@ class TrainTensors {
 
  private:
   void add(const TrainPlan& plan, TrainUnit& unit, const std::vector<TensorSpec>& specs, std::int64_t tp_rank);
-  void load(const TrainPlan& plan, const std::filesystem::path& folder, std::int64_t updates,
-            const std::function<void(double)>& progress);
+  void load(const TrainPlan& plan, const ComputeDevice& compute, const std::filesystem::path& folder,
+            std::int64_t updates, const std::function<void(double)>& progress);
 
   std::vector<std::vector<TrainUnit>> units_;
   std::vector<std::shared_ptr<TrainTensor>> all_;

@@ -5,10 +5,9 @@
 #include <variant>
 
 #include "motley/base/clock.hpp"
-#include "motley/engine/backend.hpp"
-#include "motley/engine/stage_executor.hpp"
+#include "motley/engine/device/host_memory.hpp"
+#include "motley/engine/stage/stage_executor.hpp"
 #include "motley/trainer/layout/state_writer.hpp"
-#include "motley/trainer/step/memory_meter.hpp"
 #include "motley/trainer/step/train_executor.hpp"
 
 namespace motley {
@@ -38,16 +37,15 @@ void send_parts(ControlConnection& control, const std::vector<SavedPart>& parts)
 }  // namespace
 
 void train_steps(ControlConnection& control, const std::function<Message()>& next, const CallDriver& self,
-                 Fabric& fabric, ActivityLog& activity) {
+                 const ComputeDevice& device, Fabric& fabric, ActivityLog& activity) {
   const TrainMessage first = decode_train(next());
   const auto* launch = std::get_if<TrainLaunch>(&first);
   if (launch == nullptr) throw not_now();
-  if (!open_backend(self.backend).is_cpu()) throw input_error("the trainer runs on processors", "give --backend cpu");
-  start_memory_meter();
-  keep_freed_memory();
+  device.meter();
+  device.keep_freed_memory();
   const Instant start = Clock::now();
-  TrainExecutor executor(read_plan<TrainPlan>(parse_json(launch->plan_json, "plan"), "plan"), *launch, self, fabric,
-                         weights_progress(control), activity);
+  TrainExecutor executor(read_plan<TrainPlan>(parse_json(launch->plan_json, "plan"), "plan"), *launch, self, device,
+                         fabric, weights_progress(control), activity);
   const TrainBytes bytes = executor.bytes();
   control.send(encode_train(TrainReady{bytes.weights, bytes.gradients, bytes.optimizer, seconds_since(start)}));
   const StateFiles files = executor.state_files();

@@ -11,6 +11,6 @@ namespace motley {
 
 // Answers on `control` what `next` brings, which waits; TrainLaunch first. Ends by an exception alone.
 void train_steps(ControlConnection& control, const std::function<Message()>& next, const CallDriver& self,
-                 Fabric& fabric, ActivityLog& activity);
+                 const ComputeDevice& device, Fabric& fabric, ActivityLog& activity);
 
 }  // namespace motley

@@ -5,7 +5,7 @@
 
 #include <algorithm>
 
-#include "motley/engine/backend.hpp"
+#include "motley/engine/device/collectives.hpp"
 #include "motley/trainer/step/train_ops.hpp"
 
 namespace motley {
@@ -44,7 +44,7 @@ struct WeightSlices::Product : torch::autograd::Function<Product> {
 
 class WeightSlices::SlicedOps final : public TrainOps {
  public:
-  explicit SlicedOps(WeightSlices& slices) : slices_(slices) {}
+  explicit SlicedOps(WeightSlices& slices) : TrainOps(slices.device_.differentiable_ops()), slices_(slices) {}
 
   void linear(Tensor& out, const Tensor& input, const WeightMatrix& weight, const Tensor& bias) const override {
     const auto uses =
@@ -58,8 +58,8 @@ class WeightSlices::SlicedOps final : public TrainOps {
   WeightSlices& slices_;
 };
 
-WeightSlices::WeightSlices(const TrainUnit& unit, WorkerGroup& data_group)
-    : group_(data_group), ops_(std::make_unique<SlicedOps>(*this)) {
+WeightSlices::WeightSlices(const TrainUnit& unit, WorkerGroup& data_group, const ComputeDevice& device)
+    : group_(data_group), device_(device), ops_(std::make_unique<SlicedOps>(*this)) {
   const std::int64_t count = unit.ranks.strategy->split, ranks = unit.ranks.strategy->dp;
   std::int64_t all = 0;
   for (const auto& tensor : unit.sliced) {
@@ -112,7 +112,8 @@ void WeightSlices::bring(std::size_t slice) {
     const Tensor from = part_of(own.tensor->kept, own.tensor->state_slice, own.slice);
     weights.narrow(0, own.first, own.slice.elements()).view(from.sizes()).copy_(from);
   }
-  group_.all_gather(bytes_of(weights), in_bytes(part.bounds, static_cast<std::int64_t>(like.element_size())));
+  const auto bounds = in_bytes(part.bounds, static_cast<std::int64_t>(like.element_size()));
+  through_host(device_, weights, buffer_, [&](auto bytes) { group_.all_gather(bytes, bounds); });
   weights_ = weights;
   current_ = slice;
 }
@@ -121,7 +122,9 @@ void WeightSlices::drop() {
   weights_ = Tensor();
   if (!gradients_.defined()) return;
   const Part& part = slices_[current_];
-  group_.reduce_scatter(bytes_of(gradients_), in_bytes(part.bounds, sizeof(float)), CollectiveElement::fp32);
+  through_host(device_, gradients_, buffer_, [&](auto bytes) {
+    group_.reduce_scatter(bytes, in_bytes(part.bounds, sizeof(float)), CollectiveElement::fp32);
+  });
   for (std::size_t s = part.own_begin; s < part.own_end; ++s) {
     const Segment& own = part.segments[s];
     Tensor to = part_of(own.tensor->gradient, own.tensor->gradient_slice, own.slice);
@@ -153,7 +156,7 @@ Tensor WeightSlices::multiply_back(const Uses& uses, const Tensor& input, const 
   Tensor back = at::zeros({input.size(0), whole.columns.size()}, input.options());
   for (std::size_t slice = uses.end; slice-- > uses.begin;) {
     bring(slice);
-    if (!gradients_.defined()) gradients_ = at::zeros({slices_[slice].bounds.back()}, at::kFloat);
+    if (!gradients_.defined()) gradients_ = at::zeros({slices_[slice].bounds.back()}, device_.options(at::kFloat));
     for (const Segment& segment : slices_[slice].segments) {
       if (segment.tensor != uses.tensor) continue;
       const auto matrix = [&](const Tensor& values) {
@@ -180,7 +183,7 @@ void WeightSlices::forward_without_rows() {
 void WeightSlices::backward_without_rows() {
   for (std::size_t slice = slices_.size(); slice-- > 0;) {
     bring(slice);
-    gradients_ = at::zeros({slices_[slice].bounds.back()}, at::kFloat);
+    gradients_ = at::zeros({slices_[slice].bounds.back()}, device_.options(at::kFloat));
   }
 }
 

@@ -9,7 +9,7 @@
 #include <memory>
 #include <vector>
 
-#include "motley/engine/ops.hpp"
+#include "motley/engine/ops/ops.hpp"
 #include "motley/trainer/step/train_tensors.hpp"
 #include "motley/workers/worker_group.hpp"
 
@@ -18,10 +18,10 @@ namespace motley {
 class WeightSlices {
  public:
   // Cuts `unit.sliced`, which passes use in this order, into slices of like size; each rank brings its part of every
-  // slice. Both outlive it.
-  WeightSlices(const TrainUnit& unit, WorkerGroup& data_group);
+  // slice. All outlive it.
+  WeightSlices(const TrainUnit& unit, WorkerGroup& data_group, const ComputeDevice& device);
 
-  // A block's operations (train_ops()) that take these matrices in slices.
+  // A block's operations (TrainOps) that take these matrices in slices.
   const Ops& ops() const { return *ops_; }
   // What the products of a pass exchange, on a rank that has no rows of the micro-batch.
   void forward_without_rows();
@@ -52,6 +52,8 @@ class WeightSlices {
   at::Tensor multiply_back(const Uses& uses, const at::Tensor& input, const at::Tensor& gradient);
 
   WorkerGroup& group_;
+  const ComputeDevice& device_;
+  at::Tensor buffer_;  // of the host
   std::vector<Part> slices_;
   std::vector<Uses> uses_;
   std::unique_ptr<const Ops> ops_;

@@ -1,0 +1,27 @@
+#include <algorithm>
+#include <bit>
+#include <cmath>
+#include <cstring>
+#include <limits>
+#include <type_traits>
+#include <vector>
+
+#include "motley/engine/cpu/cpu_kernels_sets.hpp"
+#include "motley/engine/cpu/weight_panels.hpp"
+
+#ifdef __x86_64__
+#include <immintrin.h>
+#pragma GCC target("avx2,fma,f16c")
+#define MOTLEY_AVX2
+
+namespace motley::avx2_kernels {
+namespace {
+constexpr std::string_view instructions = "avx2";
+constexpr int vector_bytes = 32;
+#include "motley/engine/cpu/cpu_kernels_body.hpp"
+}  // namespace
+
+const CpuKernels<float>& fp32() { return kernels<float>(); }
+const CpuKernels<Bf16>& bf16() { return kernels<Bf16>(); }
+}  // namespace motley::avx2_kernels
+#endif

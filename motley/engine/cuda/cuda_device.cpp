@@ -1,0 +1,114 @@
+#include "motley/engine/cuda/cuda_device.hpp"
+
+#include <dlfcn.h>
+#include <fmt/format.h>
+
+#include <cstring>
+#include <map>
+#include <mutex>
+
+#include "motley/base/error.hpp"
+#include "motley/engine/cuda/cuda_library.hpp"
+#include "motley/engine/cuda/cuda_ops.hpp"
+#include "motley/engine/device/accelerator.hpp"
+
+namespace motley {
+namespace {
+
+// CUDA registers itself with the ATen that is already linked, provided that nobody has asked for it before.
+void open_cuda_library() {
+  static const std::string failure = [] {
+    if (::dlopen("libtorch_cuda.so", RTLD_NOW | RTLD_GLOBAL)) return std::string();
+    const char* cause = ::dlerror();
+    return std::string(cause ? cause : "unknown cause");
+  }();
+  if (!failure.empty())
+    throw Error(ErrorCode::environment, "cannot open libtorch_cuda.so: " + failure,
+                "install the full `torch` package with its CUDA libraries, or plan for `cpu` devices");
+}
+
+void check_cuda_device(int index, const std::string& name) {
+  open_cuda_library();
+  int count = 0;
+  try {
+    count =
+        at::globalContext().hasCUDA() ? at::globalContext().getAcceleratorHooksInterface(at::kCUDA).deviceCount() : 0;
+  } catch (const c10::Error& error) {
+    throw Error(
+        ErrorCode::environment, fmt::format("CUDA cannot be used: {}", error.what_without_backtrace()),
+        "`nvidia-smi` must list the device, with a driver that this LibTorch knows; or serve with --backend cpu");
+  }
+  if (count == 0)
+    throw Error(ErrorCode::environment, fmt::format("{}: the NVIDIA driver is missing or lists no device", name),
+                "check that `nvidia-smi` lists a device");
+  if (index >= count)
+    throw Error(ErrorCode::environment, fmt::format("{}: this machine has {} CUDA devices", name, count),
+                fmt::format("the last one is cuda:{}", count - 1));
+}
+
+// With a library of kernels, or by LibTorch's own operations where there is none.
+class CudaDevice final : public Accelerator {
+ public:
+  explicit CudaDevice(int index) : Accelerator(at::Device(at::kCUDA, static_cast<at::DeviceIndex>(index))) {
+    if (kernels_ != nullptr) peer_memory_.emplace(*kernels_, *this);
+  }
+  using Accelerator::use_own_stream;
+
+  std::optional<std::int64_t> free_bytes() const override {
+    std::int64_t free = 0, total = 0;
+    if (kernels_ == nullptr || kernels_->memory(&free, &total) != 0) return std::nullopt;
+    return free;
+  }
+  bool pin(std::span<std::byte> bytes) const override {
+    return kernels_ != nullptr && kernels_->pin(bytes.data(), static_cast<std::int64_t>(bytes.size())) == 0;
+  }
+  void unpin(std::span<std::byte> bytes) const override { kernels_->unpin(bytes.data()); }
+  const PeerMemory* peer_memory() const override { return peer_memory_ ? &*peer_memory_ : nullptr; }
+  std::string kernels() const override { return kernels_ != nullptr ? "cuda" : "aten"; }
+  std::shared_ptr<const Ops> make_ops() const override {
+    if (kernels_ == nullptr) return {std::shared_ptr<const Ops>(), &generic_ops()};
+    return std::make_shared<CudaOps>(*kernels_, *this);
+  }
+  const Ops& differentiable_ops() const override { return motley::differentiable_ops(); }
+
+ private:
+  const cuda::Kernels* const kernels_ = cuda_kernels();
+  std::optional<CudaPeerMemory> peer_memory_;
+};
+
+}  // namespace
+
+const ComputeDevice& open_cuda_device(int index, const std::string& name) {
+  static std::mutex mutex;
+  static std::map<int, CudaDevice> devices;
+  check_cuda_device(index, name);
+  const std::lock_guard lock(mutex);
+  const CudaDevice& device = devices.try_emplace(index, index).first->second;
+  device.use_own_stream();
+  return device;
+}
+
+std::optional<PeerMemory::Buffer> CudaPeerMemory::allocate(std::int64_t bytes) const {
+  Buffer buffer;
+  cuda::PeerHandle handle{};
+  if (kernels_.peer_allocate(bytes, &buffer.memory, &handle) != 0) return std::nullopt;
+  static_assert(sizeof handle == sizeof buffer.handle);
+  std::memcpy(buffer.handle.data(), &handle, sizeof handle);
+  return buffer;
+}
+
+void* CudaPeerMemory::open(const PeerBufferHandle& handle) const {
+  cuda::PeerHandle theirs{};
+  std::memcpy(&theirs, handle.data(), sizeof theirs);
+  void* memory = nullptr;
+  return kernels_.peer_open(theirs, &memory) == 0 ? memory : nullptr;
+}
+
+void CudaPeerMemory::copy(void* to, const void* from, std::int64_t bytes) const {
+  if (const int error = kernels_.peer_copy(to, from, bytes, device_.stream()))
+    throw Error(ErrorCode::environment, fmt::format("{}: CUDA error {} ({}) while copying between GPUs",
+                                                    device_.place().str(), error, kernels_.error_text(error)));
+  device_.wait_for_thread();
+}
+
+}  // namespace motley

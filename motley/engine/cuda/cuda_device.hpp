@@ -1,0 +1,29 @@
+// NVIDIA GPUs as devices.
+#pragma once
+
+#include "motley/engine/cuda/kernels.hpp"
+#include "motley/engine/device/compute_device.hpp"
+#include "motley/engine/device/peer_memory.hpp"
+
+namespace motley {
+
+// Device `index` of CUDA's list, `name` in errors. CUDA's libraries are opened at the first call, before anything asks
+// whether there are any. Throws an environment error where the libraries, the driver or the device are missing.
+const ComputeDevice& open_cuda_device(int index, const std::string& name);
+
+// By a library of kernels, on the stream that this device has for the calling thread.
+class CudaPeerMemory final : public PeerMemory {
+ public:
+  CudaPeerMemory(const cuda::Kernels& kernels, const ComputeDevice& device) : kernels_(kernels), device_(device) {}
+  std::optional<Buffer> allocate(std::int64_t bytes) const override;
+  void free(void* memory) const override { kernels_.peer_free(memory); }
+  void* open(const PeerBufferHandle& handle) const override;
+  void close(void* memory) const override { kernels_.peer_close(memory); }
+  void copy(void* to, const void* from, std::int64_t bytes) const override;
+
+ private:
+  const cuda::Kernels& kernels_;
+  const ComputeDevice& device_;
+};
+
+}  // namespace motley

@@ -1,0 +1,40 @@
+// Keys and values of one layer, in blocks of tokens.
+#pragma once
+
+#include <ATen/ATen.h>
+
+#include <cstdint>
+#include <memory>
+
+#include "motley/base/dtype.hpp"
+#include "motley/engine/device/compute_device.hpp"
+#include "motley/engine/ops/kv_scales.hpp"
+
+namespace motley {
+
+struct HostPages;  // of main memory, as the kernel gives them
+
+// Of q8_0 the elements are int8, and each 32 of a token's head share a scale in fp16, as in GGUF's blocks of this type.
+struct LayerCache {
+  at::Tensor
+      keys;  // [blocks, kv_heads, head_dim, block_tokens]: sixteen tokens' dot products at a time need no shuffling
+  at::Tensor values;             // [blocks, kv_heads, block_tokens, head_dim]
+  at::Tensor key_scales = {};    // [blocks, kv_heads, head_dim / 32, block_tokens]; undefined but of q8_0
+  at::Tensor value_scales = {};  // alike
+  std::shared_ptr<HostPages> key_pages = {},
+                             value_pages = {};  // what holds keys and values, where nothing else is there
+  std::int64_t block_tokens() const { return values.size(2); }
+};
+
+struct CacheShape {
+  std::int64_t blocks, kv_heads, head_dim, block_tokens;
+};
+
+// All zeros. Keys, with their scales, are one allocation, and so are values. `head_dim` is whole blocks of `type`.
+LayerCache empty_cache(DType type, const CacheShape& shape, const ComputeDevice& device);
+
+// The same blocks in a cache of another size: those that it has no room for are lost, new ones are zeros. In main
+// memory nothing is copied. Nobody else may hold the tensors.
+LayerCache resized(LayerCache cache, DType type, const CacheShape& shape, const ComputeDevice& device);
+
+}  // namespace motley

@@ -1,0 +1,140 @@
+// The operations of the forward pass on tensors: once for CPUs, once for any device, and once to be differentiated.
+//
+// The first two write into the tensor that `out` is, which must exist; the differentiable ones make `out` another
+// tensor. What holds of both is all that a caller may rely on: after the call, `out` is the result.
+//
+// Activations are fp32 or bf16, norms and biases of the same type; reductions are in fp32 whatever the type (in fp64
+// where the differentiable operations get fp64). T: tokens of the step.
+#pragma once
+
+#include <ATen/ATen.h>
+
+#include <functional>
+#include <initializer_list>
+#include <memory>
+#include <optional>
+#include <span>
+#include <vector>
+
+#include "motley/engine/ops/kv_cache.hpp"
+#include "motley/engine/ops/rotary.hpp"
+#include "motley/engine/ops/weight_matrix.hpp"
+#include "motley/model/model.hpp"
+
+namespace motley {
+
+struct NormWeights {
+  at::Tensor weight;
+  at::Tensor bias;  // may be undefined
+};
+
+struct LinearWeights {
+  WeightMatrix weight = {};  // [outputs, inputs]
+  at::Tensor bias = {};      // [outputs]; may be undefined
+};
+
+// One of several products of the same input.
+struct LinearCall {
+  at::Tensor& out;
+  const LinearWeights& linear;
+};
+
+// What becomes of the heads of queries and keys before they meet.
+struct HeadTurn {
+  const NormWeights& query_norm;  // of each head; without a weight: none
+  const NormWeights& key_norm;
+  double epsilon = 0;
+  const at::Tensor& positions;                     // [T]
+  const RotaryFrequencies* frequencies = nullptr;  // null: no rotation
+};
+
+// How a token is drawn from a row of logits where neither penalties nor top-k or top-p come in (sampler.cpp).
+struct PlainDraw {
+  float temperature = 0;
+  float min_p = 0;
+  double uniform = 0;  // in [0, 1): picks among what is left
+};
+
+// Rows [first_row, first_row + count) of a step are tokens [position, position + count) of a sequence.
+struct SequenceRows {
+  std::int64_t first_row = 0;
+  std::int64_t count = 0;
+  std::int64_t position = 0;
+  std::span<const std::int32_t> blocks;
+};
+
+struct AttentionShape {
+  std::int64_t window = 0;  // keys that a query sees, itself among them; 0: all before it
+  double scale = 1;         // of the scores
+};
+
+class Ops {
+ public:
+  virtual ~Ops() = default;
+  // Called before the operations of a step, which are about its rows from then on. `positions`: [T].
+  virtual void begin_step(const std::vector<SequenceRows>& sequences, const at::Tensor& positions) const {
+    (void)sequences, (void)positions;
+  }
+  // `work` consists of operations that are the same for each step with this `key`, on the same tensors, and of nothing
+  // else: what was recorded at an earlier step may be run in place of it.
+  virtual void run(std::int64_t key, const std::function<void()>& work) const { (void)key, work(); }
+  // Called once for each matrix, before it is used: its bytes may be laid in another order, that of these operations.
+  virtual void prepare(WeightMatrix& weight) const { (void)weight; }
+  // out [T, N] = input [T, K] times the transpose of weight [N, K], plus bias [N] where it is defined. `out` may be
+  // fp32 where the others are bf16, and its rows may be apart.
+  virtual void linear(at::Tensor& out, const at::Tensor& input, const WeightMatrix& weight,
+                      const at::Tensor& bias) const = 0;
+  virtual void linears(std::initializer_list<LinearCall> calls, const at::Tensor& input) const {
+    for (const LinearCall& call : calls) linear(call.out, input, call.linear.weight, call.linear.bias);
+  }
+  // out = activation(gate's product) times up's product, which `other` may hold in between.
+  virtual void gated(Activation kind, at::Tensor& out, at::Tensor& other, const at::Tensor& input,
+                     const LinearWeights& gate, const LinearWeights& up) const {
+    linears({{other, up}, {out, gate}}, input);
+    activate(kind, out, other);
+  }
+  // sum += the product, which `product` may hold in between.
+  virtual void add_linear(at::Tensor& sum, at::Tensor& product, const at::Tensor& input,
+                          const LinearWeights& linear_weights) const {
+    linear(product, input, linear_weights.weight, {});
+    add(sum, product, linear_weights.bias);
+  }
+  // Over the last dimension of input [..., columns]; in place where `out` is `input`.
+  virtual void norm(Norm kind, at::Tensor& out, const at::Tensor& input, const NormWeights& weights,
+                    double epsilon) const = 0;
+  // heads [T, count, head_dim], in place; positions [T].
+  virtual void rotate(at::Tensor& heads, const at::Tensor& positions, const RotaryFrequencies& frequencies) const = 0;
+  // query [T, heads, head_dim] and key [T, kv_heads, head_dim], in place.
+  virtual void turn_heads(at::Tensor& query, at::Tensor& key, const HeadTurn& turn) const {
+    if (turn.query_norm.weight.defined()) norm(Norm::rms, query, query, turn.query_norm, turn.epsilon);
+    if (turn.key_norm.weight.defined()) norm(Norm::rms, key, key, turn.key_norm, turn.epsilon);
+    if (turn.frequencies == nullptr) return;
+    rotate(query, turn.positions, *turn.frequencies);
+    rotate(key, turn.positions, *turn.frequencies);
+  }
+  // values = activation(values), times `factors` where they are defined.
+  virtual void activate(Activation kind, at::Tensor& values, const at::Tensor& factors) const = 0;
+  // sum [T, N] += terms [T, N], plus bias [N] where it is defined.
+  virtual void add(at::Tensor& sum, const at::Tensor& terms, const at::Tensor& bias) const = 0;
+  // out [T, columns] = rows `tokens` [T] of a table of which `table` holds `rows`; zeros for a token outside.
+  virtual void look_up(at::Tensor& out, const at::Tensor& tokens, const WeightMatrix& table,
+                       const Span& rows) const = 0;
+  // Puts key and value [T, kv_heads, head_dim] where the sequences' blocks say. Then each row of query [T, heads,
+  // head_dim] attends to its sequence's cached keys up to and with its own position: out, of the query's shape. The
+  // differentiable operations have no cache: each sequence stands whole in the step.
+  virtual void attend(at::Tensor& out, const at::Tensor& query, const at::Tensor& key, const at::Tensor& value,
+                      const LayerCache& cache, const std::vector<SequenceRows>& sequences,
+                      const AttentionShape& shape) const = 0;
+  // A token for each row of logits [rows, vocabulary], fp32, where these operations draw; -1: none can be drawn.
+  virtual std::optional<std::vector<std::int32_t>> draw(const at::Tensor& logits,
+                                                        std::span<const PlainDraw> draws) const {
+    (void)logits, (void)draws;
+    return std::nullopt;
+  }
+};
+
+const Ops& cpu_ops();             // the kernels of engine/cpu, over at::parallel_for
+const Ops& generic_ops();         // ATen alone: any device
+const Ops& differentiable_ops();  // ATen alone, and autograd runs through it
+
+}  // namespace motley

@@ -1,0 +1,78 @@
+#include "motley/engine/stage/block.hpp"
+
+#include <cmath>
+
+namespace motley {
+namespace {
+
+using at::Tensor;
+
+// What attention or FFN reads: the hidden states, through the norm where that comes first.
+Tensor input_of(const BlockCall& pass, const NormWeights& norm, Tensor& normed, const Tensor& hidden) {
+  const Architecture& arch = pass.arch;
+  if (arch.norm_first) pass.ops.norm(arch.norm, normed, hidden, norm, arch.norm_epsilon);
+  Tensor input = arch.norm_first ? normed : hidden;
+  pass.ranks.fan_out(input);
+  return input;
+}
+
+// hidden += the ranks' sum of the product, and its bias.
+void add_product(const BlockCall& pass, const NormWeights& norm, Tensor& projected, const Tensor& input,
+                 const LinearWeights& linear, Tensor& hidden) {
+  const Architecture& arch = pass.arch;
+  if (pass.ranks.size() == 1) {
+    pass.ops.add_linear(hidden, projected, input, linear);
+  } else {
+    pass.ops.linear(projected, input, linear.weight, {});
+    pass.ranks.sum(projected);
+    pass.ops.add(hidden, projected, linear.bias);
+  }
+  if (!arch.norm_first) pass.ops.norm(arch.norm, hidden, hidden, norm, arch.norm_epsilon);
+}
+
+// Attention over this rank's heads.
+void attention(const BlockCall& pass, const BlockWeights& block, std::int64_t layer, const LayerCache& cache,
+               BlockBuffers& buffers, Tensor& hidden) {
+  const Architecture& arch = pass.arch;
+  const Ops& ops = pass.ops;
+  const Tensor input = input_of(pass, block.attention_norm, buffers.normed, hidden);
+  ops.linears({{buffers.query, block.q}, {buffers.key, block.k}, {buffers.value, block.v}}, input);
+  const auto by_heads = [&](const Tensor& rows) { return rows.view({rows.size(0), -1, arch.head_dim}); };
+  Tensor query = by_heads(buffers.query), key = by_heads(buffers.key);
+  const Tensor value = by_heads(buffers.value);
+  ops.turn_heads(query, key,
+                 {.query_norm = block.q_norm,
+                  .key_norm = block.k_norm,
+                  .epsilon = arch.norm_epsilon,
+                  .positions = pass.positions,
+                  .frequencies = arch.position == PositionKind::rotary ? &pass.frequencies : nullptr});
+  const bool sliding = arch.sliding_layers.empty() || arch.sliding_layers.at(static_cast<std::size_t>(layer));
+  ops.attend(
+      buffers.attention, query, key, value, cache, pass.sequences,
+      {.window = sliding ? arch.sliding_window : 0, .scale = 1.0 / std::sqrt(static_cast<double>(arch.head_dim))});
+  add_product(pass, block.attention_norm, buffers.projected, buffers.attention.flatten(1), block.o, hidden);
+}
+
+// The FFN over this rank's columns.
+void feed_forward(const BlockCall& pass, const BlockWeights& block, BlockBuffers& buffers, Tensor& hidden) {
+  const Architecture& arch = pass.arch;
+  const Ops& ops = pass.ops;
+  const Tensor input = input_of(pass, block.ffn_norm, buffers.normed, hidden);
+  if (arch.gated) {
+    ops.gated(arch.activation, buffers.gate, buffers.up, input, block.gate, block.up);
+  } else {
+    ops.linear(buffers.up, input, block.up.weight, block.up.bias);
+    ops.activate(arch.activation, buffers.up, {});
+  }
+  add_product(pass, block.ffn_norm, buffers.projected, arch.gated ? buffers.gate : buffers.up, block.down, hidden);
+}
+
+}  // namespace
+
+void run_block(const BlockCall& pass, const BlockWeights& block, std::int64_t layer, const LayerCache& cache,
+               BlockBuffers buffers, Tensor& hidden) {
+  attention(pass, block, layer, cache, buffers, hidden);
+  feed_forward(pass, block, buffers, hidden);
+}
+
+}  // namespace motley

@@ -1,0 +1,131 @@
+// The block of each family: differentiated as it is served, and its gradients against differences.
+#include "motley/engine/stage/block.hpp"
+#include "motley/engine/cpu/cpu_device.hpp"
+
+#include <ATen/Parallel.h>
+#include <c10/core/InferenceMode.h>
+#include <fmt/format.h>
+#include <gtest/gtest.h>
+
+#include "motley/engine/device/host_memory.hpp"
+#include "motley/engine/weights/weights.hpp"
+
+namespace motley {
+namespace {
+
+using at::Tensor;
+
+struct Family {
+  const char* name;
+  const char* keys;
+};
+std::ostream& operator<<(std::ostream& out, const Family& family) { return out << family.name; }
+
+constexpr const char* common_keys =
+    R"("hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4, "vocab_size": 53, "max_position_embeddings": 64)";
+const std::vector<Family> families = {
+    {"llama", R"("model_type": "llama", "intermediate_size": 40, "num_key_value_heads": 2)"},
+    {"llama_with_biases",
+     R"("model_type": "llama", "intermediate_size": 40, "num_key_value_heads": 4, "attention_bias": true, "mlp_bias": true)"},
+    {"mistral", R"("model_type": "mistral", "intermediate_size": 40, "num_key_value_heads": 2, "sliding_window": 4)"},
+    {"qwen2", R"("model_type": "qwen2", "intermediate_size": 40, "num_key_value_heads": 2)"},
+    {"qwen3", R"("model_type": "qwen3", "intermediate_size": 40, "num_key_value_heads": 2, "head_dim": 16)"},
+    {"opt", R"("model_type": "opt", "ffn_dim": 40, "do_layer_norm_before": true)"},
+    {"opt_norm_after",
+     R"("model_type": "opt", "ffn_dim": 40, "do_layer_norm_before": false, "word_embed_proj_dim": 16)"},
+};
+
+class BlockTest : public ::testing::TestWithParam<Family> {
+ protected:
+  BlockTest()
+      : arch(read_architecture(parse_json(fmt::format("{{{}, {}}}", common_keys, GetParam().keys), "config"),
+                               "config")) {
+    at::manual_seed(5);
+    for (const TensorSpec& tensor : block_tensors(arch, 1)) {
+      const Tensor noise = at::randn(tensor.shape) * 0.3;
+      const bool norm = tensor.role.find("norm.weight") != std::string::npos;
+      tensors.emplace(tensor.role, norm ? noise + 1 : noise);
+    }
+    if (arch.position == PositionKind::rotary) frequencies = rotary_frequencies(arch.rotary, arch.head_dim);
+    hidden = at::randn({11, arch.hidden});
+  }
+
+  // The whole prompts of two sequences.
+  Tensor forward(const Ops& ops, const std::map<std::string, Tensor>& weights, Tensor input,
+                 const LayerCache& cache = {}, const BlockBuffers& buffers = {}) const {
+    Collectives alone(nullptr, cpu_device());
+    const Tensor positions = at::cat({at::arange(7), at::arange(4)});
+    const std::vector<SequenceRows> sequences = {{0, 7, 0, first_blocks}, {7, 4, 0, second_blocks}};
+    const BlockCall pass{arch, ops, alone, frequencies, positions, sequences};
+    std::map<std::string, WeightMatrix> held;
+    for (const auto& [role, values] : weights) held.emplace(role, WeightMatrix{.values = values});
+    run_block(pass, block_of(held), 1, cache, buffers, input);
+    return input;
+  }
+
+  Architecture arch;
+  std::map<std::string, Tensor> tensors;
+  RotaryFrequencies frequencies;
+  Tensor hidden;
+  std::vector<std::int32_t> first_blocks = {2, 0}, second_blocks = {1};
+};
+
+TEST_P(BlockTest, IsTheSameDifferentiatedAndServed) {
+  const Shard shard = make_shards(arch, 1).front();
+  std::map<std::string, Tensor> rows;
+  for (const Buffer& buffer :
+       activation_buffers(arch, {.layers = 2}, shard, DType::fp32, {.max_tokens = 11, .max_sequences = 2}))
+    rows.emplace(buffer.name, at::zeros(buffer.shape));
+  const BlockBuffers buffers{.normed = rows["normed"],
+                             .query = rows["query"],
+                             .key = rows["key"],
+                             .value = rows["value"],
+                             .attention = rows["attention"].view({11, -1, arch.head_dim}),
+                             .projected = rows["projected"],
+                             .up = rows["up"],
+                             .gate = rows["gate"]};
+  const LayerCache cache{at::zeros({3, arch.kv_heads, arch.head_dim, 4}),
+                         at::zeros({3, arch.kv_heads, 4, arch.head_dim})};
+  const Tensor input = hidden.clone();
+  const Tensor differentiable = forward(differentiable_ops(), tensors, input);
+  EXPECT_TRUE(input.equal(hidden)) << "its input is kept for the backward pass";
+  for (const Ops* ops : {&cpu_ops(), &generic_ops()}) {
+    const c10::InferenceMode guard;
+    const Tensor served = forward(*ops, tensors, hidden.clone(), cache, buffers);
+    EXPECT_FALSE(served.equal(hidden));
+    EXPECT_TRUE(at::allclose(served, differentiable, 2e-5, 2e-5))
+        << "largest difference " << (served - differentiable).abs().max().item<float>();
+  }
+}
+
+// Along a random direction in each tensor, in fp64.
+TEST_P(BlockTest, GradientsAreDifferences) {
+  at::set_num_threads(1);  // products this small only wait for each other
+  std::map<std::string, Tensor> leaves;
+  for (const auto& [role, tensor] : tensors) leaves.emplace(role, tensor.to(at::kDouble).requires_grad_());
+  leaves.emplace("input", hidden.to(at::kDouble).requires_grad_());
+  const Tensor weights_of_sum = at::randn({11, arch.hidden}, at::kDouble);
+  const auto loss = [&](const std::map<std::string, Tensor>& at) {
+    return (forward(differentiable_ops(), at, at.at("input")) * weights_of_sum).sum();
+  };
+  loss(leaves).backward();
+  for (const auto& [role, leaf] : leaves) {
+    const Tensor direction = at::randn(leaf.sizes(), at::kDouble);
+    const double step = 1e-6;
+    const auto moved = [&, role = role, leaf = leaf](double by) {
+      std::map<std::string, Tensor> other;
+      for (const auto& [name, tensor] : leaves) other.emplace(name, tensor.detach());
+      other[role] = leaf.detach() + by * direction;
+      return loss(other).item<double>();
+    };
+    const double numeric = (moved(step) - moved(-step)) / (2 * step);
+    const double analytic = (leaf.grad() * direction).sum().item<double>();
+    EXPECT_NEAR(analytic, numeric, 1e-6 * std::max(1.0, std::abs(numeric))) << role;
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Families, BlockTest, ::testing::ValuesIn(families),
+                         [](const auto& family) { return std::string(family.param.name); });
+
+}  // namespace
+}  // namespace motley

@@ -1,0 +1,97 @@
+#include "motley/engine/stage/cache_handover.hpp"
+
+#include <c10/core/InferenceMode.h>
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <span>
+#include <vector>
+
+#include "motley/base/error.hpp"
+#include "motley/engine/device/host_memory.hpp"
+
+namespace motley {
+namespace {
+
+using at::Tensor;
+
+// What goes before the blocks of a layer; without any blocks where the layer is not there.
+struct LayerHead {
+  std::uint64_t epoch = 0;  // since when
+  std::int64_t bytes = 0;
+};
+
+std::vector<Tensor*> tensors_of(LayerCache& cache) {
+  std::vector<Tensor*> tensors;
+  for (Tensor* tensor : {&cache.keys, &cache.values, &cache.key_scales, &cache.value_scales})
+    if (tensor->defined()) tensors.push_back(tensor);
+  return tensors;
+}
+
+// On the host, for these blocks of a tensor.
+Tensor chosen(const Tensor& of, const Tensor& blocks) {
+  return of.index_select(0, blocks.to(of.device())).to(at::kCPU).contiguous();
+}
+
+std::int64_t bytes_of_blocks(LayerCache& cache, std::int64_t blocks) {
+  std::int64_t bytes = 0;
+  for (const Tensor* tensor : tensors_of(cache))
+    bytes += static_cast<std::int64_t>(tensor->nbytes()) / tensor->size(0) * blocks;
+  return bytes;
+}
+
+void send(StageModel::KeptLayer* kept, const Tensor& blocks, int to, std::uint64_t epoch, WorkerGroup& workers) {
+  LayerHead head{epoch, 0};
+  if (kept != nullptr && kept->epoch < epoch && kept->cache.keys.size(0) > blocks.max().item<std::int64_t>())
+    head = {kept->epoch, bytes_of_blocks(kept->cache, blocks.size(0))};
+  workers.send(std::as_bytes(std::span(&head, 1)), to);
+  if (head.bytes == 0) return;
+  for (const Tensor* tensor : tensors_of(kept->cache)) {
+    workers.send(bytes_of(chosen(*tensor, blocks)), to);
+  }
+}
+
+void receive(StageModel::KeptLayer& kept, const CacheMove& move, const Tensor& blocks, WorkerGroup& workers) {
+  LayerHead head;
+  workers.receive(std::as_writable_bytes(std::span(&head, 1)), move.from);
+  if (head.bytes == 0) return;
+  if (const std::int64_t expected = bytes_of_blocks(kept.cache, blocks.size(0)); head.bytes != expected)
+    throw Error(ErrorCode::peer, fmt::format("layer {} is handed over in {} bytes, and {} are expected", move.layer,
+                                             head.bytes, expected));
+  for (Tensor* tensor : tensors_of(kept.cache)) {
+    std::vector<std::int64_t> sizes = tensor->sizes().vec();
+    sizes[0] = blocks.size(0);
+    Tensor part = at::empty(sizes, tensor->options().device(at::kCPU));
+    workers.receive(bytes_of(part), move.from);
+    tensor->index_copy_(0, blocks.to(tensor->device()), part.to(tensor->device()));
+  }
+  kept.epoch = head.epoch;
+}
+
+}  // namespace
+
+void hand_over(const CacheHandover& handover, int rank, std::uint64_t epoch, WorkerGroup& workers, StageModel& model) {
+  if (handover.blocks.empty()) return;
+  const c10::InferenceMode guard;
+  const std::vector<std::int64_t> numbers(handover.blocks.begin(), handover.blocks.end());
+  const Tensor blocks = at::tensor(numbers, at::kLong);
+  const auto refuse = [](const std::string& what) {
+    throw Error(ErrorCode::peer, "the launch hands over keys and values: " + what);
+  };
+  if (*std::ranges::min_element(numbers) < 0) refuse("of a block below 0");
+  for (const CacheMove& move : handover.moves) {
+    if (move.from < 0 || move.from >= workers.size() || move.to < 0 || move.to >= workers.size() ||
+        move.from == move.to)
+      refuse(fmt::format("from worker {} to worker {} of {}", move.from, move.to, workers.size()));
+    StageModel::KeptLayer* kept = model.kept_layer(move.layer);
+    if (move.from == rank) send(kept, blocks, move.to, epoch, workers);
+    if (move.to != rank) continue;
+    if (kept == nullptr) refuse(fmt::format("layer {} is not this worker's", move.layer));
+    if (*std::ranges::max_element(numbers) >= kept->cache.keys.size(0))
+      refuse(
+          fmt::format("of block {}, where there are {}", *std::ranges::max_element(numbers), kept->cache.keys.size(0)));
+    receive(*kept, move, blocks, workers);
+  }
+}
+
+}  // namespace motley

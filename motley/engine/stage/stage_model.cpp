@@ -1,0 +1,505 @@
+#include "motley/engine/stage/stage_model.hpp"
+
+#include <c10/core/InferenceMode.h>
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <utility>
+
+#include "motley/engine/device/collectives.hpp"
+#include "motley/engine/device/host_memory.hpp"
+#include "motley/engine/device/scalar_type.hpp"
+#include "motley/engine/ops/ops.hpp"
+#include "motley/engine/weights/load_weights.hpp"
+#include "motley/engine/weights/streamed_caches.hpp"
+
+namespace motley {
+namespace {
+
+using at::Tensor;
+
+// Keys and values of a layer, for as long as the rank holds the same heads of it.
+struct HeldCache {
+  Span kv_heads;
+  DType type = DType::fp32;
+  StageModel::KeptLayer kept;
+};
+using HeldCaches = std::map<std::int64_t, HeldCache>;  // by layer of the model
+
+// The part of a step that passes a block at once: its rows are numbered from its own first one.
+struct MicroBatch {
+  std::int64_t first_row = 0;
+  std::int64_t count = 0;
+  std::vector<SequenceRows> sequences = {};
+  Tensor rows_of(const Tensor& step) const { return step.narrow(0, first_row, count); }
+};
+
+// As few as have room for so many tokens and KV blocks each. A sequence's blocks are at most that many.
+std::vector<MicroBatch> micro_batches(const std::vector<SequenceRows>& sequences, std::int64_t max_tokens,
+                                      std::int64_t max_blocks) {
+  std::vector<MicroBatch> batches(1);
+  std::int64_t blocks = 0;  // of the last one
+  for (SequenceRows left : sequences)
+    while (left.count > 0) {
+      if (batches.back().count == max_tokens || blocks + std::ssize(left.blocks) > max_blocks) {
+        batches.push_back({.first_row = batches.back().first_row + batches.back().count});
+        blocks = 0;
+      }
+      MicroBatch& batch = batches.back();
+      blocks += std::ssize(left.blocks);
+      const std::int64_t taken = std::min(left.count, max_tokens - batch.count);
+      batch.sequences.push_back({batch.count, taken, left.position, left.blocks});
+      batch.count += taken;
+      left.position += taken;
+      left.count -= taken;
+    }
+  return batches;
+}
+
+// To a device with memory of its own nothing but weights is brought.
+void check_offload_apart(const LayerHomes& homes) {
+  const auto away = [](const std::vector<Tier>& of) {
+    return std::ranges::any_of(of, [](Tier tier) { return tier != Tier::device; });
+  };
+  if (away(homes.kv) || away(homes.activations))
+    throw input_error("on a GPU keys, values and hidden states stay in its memory: the stage has some elsewhere",
+                      "use --backend cpu, or a plan whose `offload` has weights alone on the host or the disk");
+}
+
+// A step comes over a connection: nothing in it is believed unchecked.
+[[noreturn]] void refuse(const Step& step, const std::string& what) {
+  throw Error(ErrorCode::peer, fmt::format("step {}: {}", step.step, what));
+}
+
+}  // namespace
+
+struct StageModel::Impl {
+  StageSpec spec;
+  Shard shard;
+  std::vector<std::int64_t> vocabulary_bounds;  // over the ranks
+  const ComputeDevice& device;
+  std::shared_ptr<const Ops> own_ops;
+  const Ops& ops;
+  Collectives collectives;
+  StageWeights weights;
+  HeldCaches caches, parting;
+  std::unique_ptr<StreamedCaches> streamed_caches;  // of layers whose keys and values are on a disk
+  std::uint64_t streamed_since = 0;                 // the epoch from which these count
+  std::map<std::string, Tensor> buffers;
+  std::map<std::string, Tensor> staged;  // of the host: what goes to buffers of a device with memory of its own
+  RotaryFrequencies frequencies;
+  std::int64_t kv_bytes = 0;
+
+  Impl(const StageSpec& spec, WorkerGroup* group, const ComputeDevice& device);
+
+  CacheShape cache_shape() const {
+    return {block_count(), shard.kv_heads.size(), spec.arch.head_dim, spec.limits.block_tokens};
+  }
+  void keep_caches(HeldCaches held, const std::set<std::int64_t>& to_part);
+  Tier kv_tier(std::int64_t layer) const {
+    return spec.offload ? spec.offload->kv.at(static_cast<std::size_t>(layer - spec.layers.first)) : Tier::device;
+  }
+  // Of the largest micro-batch.
+  std::int64_t buffer_blocks() const {
+    if (!spec.offload) return block_count();
+    const std::int64_t tokens = kv_buffer_tokens(spec.kv_tokens, spec.offload->batches);
+    return (tokens + spec.limits.block_tokens - 1) / spec.limits.block_tokens;
+  }
+  void allocate_caches(std::uint64_t epoch);
+  void allocate_buffers();
+  std::int64_t block_count() const {
+    return (spec.kv_tokens + spec.limits.block_tokens - 1) / spec.limits.block_tokens;
+  }
+  // The first `count` rows of a buffer.
+  Tensor rows(const char* buffer, std::int64_t count) const { return buffers.at(buffer).narrow(0, 0, count); }
+
+  std::vector<SequenceRows> check(const Step& step) const;
+  void check_sequence(const Step& step, const StepSequence& sequence) const;
+  void copy_to(const char* buffer, std::span<const std::int64_t> values);
+
+  BlockBuffers block_buffers(std::int64_t tokens) const;
+  void embed(Tensor hidden);
+  void run_layer(std::int64_t layer, const BlockWeights& block, std::size_t number, const MicroBatch& batch,
+                 Tensor hidden);
+  void begin(const MicroBatch& batch, std::span<const std::int64_t> tokens, std::span<const std::int64_t> positions);
+};
+
+StageModel::Impl::Impl(const StageSpec& stage, WorkerGroup* group, const ComputeDevice& on)
+    : spec(stage), device(on), own_ops(on.make_ops()), ops(*own_ops), collectives(group, on) {
+  MOTLEY_CHECK(spec.rank >= 0 && spec.rank < spec.degree);
+  if (spec.offload && (spec.host_apart || device.has_own_memory())) check_offload_apart(*spec.offload);
+  const auto check_type = [](DType type, Use use) {
+    if (!supports(type, Support::served, use))
+      throw input_error(fmt::format("the engine cannot compute in {}", name_of(type)),
+                        "supported: " + names_with(Support::served, use));
+  };
+  check_type(spec.weight_type, Use::weights);
+  check_type(spec.kv_type, Use::kv);
+  check_kv_type(spec.arch, spec.kv_type);
+  if (spec.limits.block_tokens < 1 || spec.limits.block_tokens > 256)
+    throw input_error(fmt::format("KV blocks of {} tokens are not supported", spec.limits.block_tokens),
+                      "use blocks of 1 to 256 tokens");
+  const std::vector<Shard> shards = make_shards(spec.arch, spec.degree, spec.shares, spec.weight_type);
+  shard = shards.at(static_cast<std::size_t>(spec.rank));
+  vocabulary_bounds.push_back(0);
+  for (const Shard& other : shards) vocabulary_bounds.push_back(other.vocabulary.end);
+  if (spec.arch.position == PositionKind::rotary)
+    frequencies = rotary_frequencies(spec.arch.rotary, spec.arch.head_dim, spec.arch.context);
+}
+
+// One by one, so that no more than one layer is there twice.
+void StageModel::Impl::keep_caches(HeldCaches held, const std::set<std::int64_t>& to_part) {
+  const auto stays = [&](std::int64_t layer, const HeldCache& cache) {
+    return layer >= spec.layers.first && layer < spec.layers.end && cache.kv_heads == shard.kv_heads &&
+           cache.type == spec.kv_type && cache.kept.cache.block_tokens() == spec.limits.block_tokens;
+  };
+  for (const auto& entry : held)
+    if (to_part.contains(entry.first) && !stays(entry.first, entry.second)) parting.insert(entry);
+  std::erase_if(held, [&](const auto& entry) { return !stays(entry.first, entry.second); });
+  for (auto& [layer, cache] : held)
+    cache.kept.cache = resized(std::exchange(cache.kept.cache, {}), spec.kv_type, cache_shape(), device);
+  caches = std::move(held);
+}
+
+// The host's memory is a processor's own: keys and values that are homed there stay, and count for that tier.
+void StageModel::Impl::allocate_caches(std::uint64_t epoch) {
+  std::vector<std::int64_t> on_disk;
+  for (std::int64_t layer = spec.layers.first; layer < spec.layers.end; ++layer) {
+    const Tier tier = kv_tier(layer);
+    if (tier == Tier::disk) {
+      on_disk.push_back(layer);
+      caches.erase(layer);
+      continue;
+    }
+    if (!caches.contains(layer))
+      caches[layer] = {shard.kv_heads, spec.kv_type, {epoch, empty_cache(spec.kv_type, cache_shape(), device)}};
+    const LayerCache& cache = caches.at(layer).kept.cache;
+    if (tier == Tier::device) kv_bytes += allocated_bytes(cache.keys) + allocated_bytes(cache.values);
+  }
+  if (on_disk.empty()) return;
+  streamed_caches = std::make_unique<StreamedCaches>(on_disk, spec.kv_type, cache_shape(), buffer_blocks(), device);
+  streamed_since = epoch;
+  if (!spec.offload->cpu_attention) kv_bytes += streamed_caches->buffers_bytes();
+}
+
+void StageModel::Impl::allocate_buffers() {
+  MOTLEY_CHECK(collectives.size() == spec.degree);
+  const StageShape shape{spec.layers.size(), spec.embedding, spec.head};
+  for (Buffer buffer : activation_buffers(spec.arch, shape, shard, spec.weight_type, spec.limits)) {
+    if (buffer.name == "hidden") buffer.shape[0] = spec.step_limits().max_tokens;
+    buffers.emplace(buffer.name,
+                    at::zeros(buffer.shape, device.options(buffer.type ? scalar_type(*buffer.type) : at::kLong)));
+  }
+}
+
+void StageModel::Impl::check_sequence(const Step& step, const StepSequence& sequence) const {
+  const std::int64_t context = spec.arch.context;
+  if (sequence.position < 0 || sequence.count < 1 || sequence.position > context ||
+      sequence.count > context - sequence.position)
+    refuse(step, fmt::format("sequence {}: {} tokens from {} on are outside the context of {}", sequence.sequence,
+                             sequence.count, sequence.position, context));
+  const std::int64_t end = sequence.position + sequence.count;
+  if (std::ssize(sequence.tokens) != sequence.count)
+    refuse(step, fmt::format("sequence {}: {} tokens where {} are announced", sequence.sequence, sequence.tokens.size(),
+                             sequence.count));
+  for (const std::int32_t token : sequence.tokens)
+    if (token < 0 || token >= spec.arch.vocabulary)
+      refuse(step, fmt::format("sequence {}: token {} is not in the vocabulary of {}", sequence.sequence, token,
+                               spec.arch.vocabulary));
+  if (sequence.scoring) {
+    const Scoring& scoring = *sequence.scoring;
+    if (std::ssize(scoring.targets) > sequence.count || scoring.top < 0)
+      refuse(step, fmt::format("sequence {}: {} targets with {} others for {} tokens", sequence.sequence,
+                               scoring.targets.size(), scoring.top, sequence.count));
+    for (const std::int32_t token : scoring.targets)
+      if (token < 0 || token >= spec.arch.vocabulary)
+        refuse(step, fmt::format("sequence {}: target {} is not in the vocabulary of {}", sequence.sequence, token,
+                                 spec.arch.vocabulary));
+  }
+  if (std::ssize(sequence.blocks) * spec.limits.block_tokens < end)
+    refuse(step, fmt::format("sequence {}: {} blocks of {} tokens do not cover {} tokens", sequence.sequence,
+                             sequence.blocks.size(), spec.limits.block_tokens, end));
+  for (const std::int32_t block : sequence.blocks)
+    if (block < 0 || block >= block_count())
+      refuse(step, fmt::format("sequence {}: block {} is outside of the {} blocks of the cache", sequence.sequence,
+                               block, block_count()));
+}
+
+std::vector<SequenceRows> StageModel::Impl::check(const Step& step) const {
+  const StepLimits most = spec.step_limits();
+  if (std::ssize(step.sequences) > most.max_sequences)
+    refuse(step, fmt::format("{} sequences, at most {} fit", step.sequences.size(), most.max_sequences));
+  std::vector<SequenceRows> rows;
+  std::int64_t tokens = 0;
+  for (const StepSequence& sequence : step.sequences) {
+    check_sequence(step, sequence);
+    rows.push_back({tokens, sequence.count, sequence.position, sequence.blocks});
+    tokens += sequence.count;
+  }
+  if (tokens > most.max_tokens) refuse(step, fmt::format("{} tokens, at most {} fit", tokens, most.max_tokens));
+  return rows;
+}
+
+// By way of the host's pinned memory, so that this thread does not wait; forward() sees to it that the step before has
+// been read.
+void StageModel::Impl::copy_to(const char* buffer, std::span<const std::int64_t> values) {
+  const Tensor to = rows(buffer, std::ssize(values));
+  const Tensor host = device.host_space(to, staged[buffer]);
+  std::ranges::copy(values, host.mutable_data_ptr<std::int64_t>());
+  if (!host.is_same(to)) to.copy_(host, /*non_blocking=*/true);
+}
+
+// The operations that follow are about this part of a step.
+void StageModel::Impl::begin(const MicroBatch& batch, std::span<const std::int64_t> tokens,
+                             std::span<const std::int64_t> positions) {
+  const auto part = [&](std::span<const std::int64_t> values) {
+    return values.subspan(static_cast<std::size_t>(batch.first_row), static_cast<std::size_t>(batch.count));
+  };
+  copy_to("positions", part(positions));
+  if (spec.embedding) copy_to("tokens", part(tokens));
+  ops.begin_step(batch.sequences, rows("positions", batch.count));
+}
+
+// Every rank looks up the rows that it holds, and the sum puts them together. Learned positions are added after the
+// projection.
+void StageModel::Impl::embed(Tensor hidden) {
+  const EndWeights& ends = weights.ends;
+  const std::int64_t tokens = hidden.size(0);
+  const bool projected = ends.projection_in.defined();
+  Tensor looked_up = projected ? rows("embedded", tokens) : hidden;
+  ops.look_up(looked_up, rows("tokens", tokens), ends.embedding, shard.vocabulary);
+  collectives.sum(looked_up);
+  if (projected) ops.linear(hidden, looked_up, ends.projection_in, {});
+  if (!ends.position.defined()) return;
+  Tensor positions = rows("normed", tokens);
+  ops.look_up(positions, rows("positions", tokens) + spec.arch.position_offset, ends.position,
+              {0, spec.arch.position_rows});
+  ops.add(hidden, positions, {});
+}
+
+BlockBuffers StageModel::Impl::block_buffers(std::int64_t tokens) const {
+  return {.normed = rows("normed", tokens),
+          .query = rows("query", tokens),
+          .key = rows("key", tokens),
+          .value = rows("value", tokens),
+          .attention = rows("attention", tokens).view({tokens, -1, spec.arch.head_dim}),
+          .projected = rows("projected", tokens),
+          .up = rows("up", tokens),
+          .gate = spec.arch.gated ? rows("gate", tokens) : Tensor()};
+}
+
+void StageModel::Impl::run_layer(std::int64_t layer, const BlockWeights& block, std::size_t number,
+                                 const MicroBatch& batch, Tensor hidden) {
+  const Tensor at_positions = rows("positions", batch.count);
+  const auto run = [&](const LayerCache& cache, const std::vector<SequenceRows>& sequences) {
+    const BlockCall pass{spec.arch, ops, collectives, frequencies, at_positions, sequences};
+    run_block(pass, block, layer, cache, block_buffers(batch.count), hidden);
+  };
+  if (kv_tier(layer) != Tier::disk) return run(caches.at(layer).kept.cache, batch.sequences);
+  const StreamedCaches::Pass pass = streamed_caches->begin(layer, number);
+  run(pass.cache, pass.sequences);
+  streamed_caches->end();
+}
+
+StageModel::StageModel(const StageSpec& spec, const std::filesystem::path& model, WorkerGroup* group,
+                       const ComputeDevice& device, const std::function<void(double)>& progress)
+    : StageModel(spec, model, group, device, progress, nullptr, 1) {}
+
+StageModel::StageModel(const StageSpec& spec, const std::filesystem::path& model, WorkerGroup* group,
+                       const ComputeDevice& device, const std::function<void(double)>& progress,
+                       std::unique_ptr<StageModel> earlier, std::uint64_t epoch,
+                       const std::set<std::int64_t>& parting) {
+  const c10::InferenceMode guard;
+  impl_ = std::make_unique<Impl>(spec, group, device);
+  HeldTensors tensors;
+  if (earlier) {
+    tensors = std::move(earlier->impl_->weights.held);
+    HeldCaches caches = std::move(earlier->impl_->caches);
+    earlier.reset();
+    impl_->keep_caches(std::move(caches), parting);
+  }
+  impl_->weights = load_weights(spec, model, device, progress, std::move(tensors));
+  impl_->allocate_caches(epoch);
+  impl_->allocate_buffers();
+}
+
+StageModel::StageModel(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
+
+std::unique_ptr<StageModel> StageModel::preload(const StageSpec& spec, const std::filesystem::path& model,
+                                                const ComputeDevice& device,
+                                                const std::function<void(double)>& progress) {
+  std::unique_ptr<StageModel> part(new StageModel(std::make_unique<Impl>(spec, nullptr, device)));
+  part->load(model, progress);
+  return part;
+}
+
+std::unique_ptr<StageModel> StageModel::beside(const StageSpec& spec, const ComputeDevice& device,
+                                               const StageModel& earlier) {
+  std::unique_ptr<StageModel> part(new StageModel(std::make_unique<Impl>(spec, nullptr, device)));
+  part->impl_->weights.held = earlier.impl_->weights.held;
+  return part;
+}
+
+void StageModel::load(const std::filesystem::path& model, const std::function<void(double)>& progress) {
+  impl_->weights = load_weights(impl_->spec, model, impl_->device, progress, std::move(impl_->weights.held));
+}
+
+void StageModel::load_standby(const std::filesystem::path& model, const std::function<void(double)>& progress) {
+  const c10::InferenceMode guard;
+  WeightLoader(impl_->spec, model, impl_->device, progress, &impl_->weights.held).standby();
+  impl_->device.synchronize();
+}
+
+std::int64_t StageModel::standby_bytes() const {
+  std::set<std::string> names;
+  for (const TensorSpec& tensor : standby_tensors(impl_->spec)) names.insert(tensor.name);
+  for (const TensorSpec& tensor : own_tensors(impl_->spec)) names.erase(tensor.name);
+  std::int64_t bytes = 0;
+  for (const auto& [name, tensor] : impl_->weights.held)
+    if (names.contains(name)) bytes += allocated_bytes(tensor.matrix.values);
+  return bytes;
+}
+
+void StageModel::take_weights(StageModel& other) { impl_->weights.held.merge(other.impl_->weights.held); }
+
+StageModel::StageModel(const StageSpec& spec, StageWeights weights, WorkerGroup* group, const ComputeDevice& device) {
+  const c10::InferenceMode guard;
+  impl_ = std::make_unique<Impl>(spec, group, device);
+  impl_->weights = std::move(weights);
+  impl_->allocate_caches(1);
+  impl_->allocate_buffers();
+}
+
+StageModel::~StageModel() = default;
+
+Tensor StageModel::forward(const Step& step, const Tensor& incoming, const std::stop_token& stop) {
+  const c10::InferenceMode guard;
+  Impl& m = *impl_;
+  const std::vector<SequenceRows> sequences = m.check(step);
+  std::vector<std::int64_t> tokens, positions;
+  for (const StepSequence& sequence : step.sequences) {
+    tokens.insert(tokens.end(), sequence.tokens.begin(), sequence.tokens.end());
+    for (std::int64_t i = 0; i < sequence.count; ++i) positions.push_back(sequence.position + i);
+  }
+  const auto count = static_cast<std::int64_t>(tokens.size());
+  m.device.wait_for_thread();
+  Tensor hidden = m.rows("hidden", count);
+  if (!m.spec.embedding) {
+    MOTLEY_CHECK(incoming.size(0) == count && incoming.size(1) == m.spec.arch.hidden);
+    hidden.copy_(incoming);
+  }
+  const std::vector<MicroBatch> batches =
+      micro_batches(sequences, m.spec.limits.max_tokens, m.streamed_caches ? m.buffer_blocks() : m.block_count());
+  m.begin(batches.front(), tokens, positions);
+  if (m.streamed_caches) {
+    std::vector<std::vector<SequenceRows>> of_batches;
+    for (const MicroBatch& batch : batches) of_batches.push_back(batch.sequences);
+    m.streamed_caches->begin_step(of_batches);
+  }
+  const auto turn_to = [&](const MicroBatch& batch) {
+    if (batches.size() == 1) return;
+    m.device.wait_for_thread();  // the batch before has its numbers
+    m.begin(batch, tokens, positions);
+  };
+  // Steps of one token per sequence differ in numbers on the device alone; sums over ranks pass through the host, and
+  // blocks that stream are waited for.
+  const bool repeats = m.spec.degree == 1 && !m.spec.offload && std::ssize(sequences) == count;
+  const auto run = [&] {
+    for (const MicroBatch& batch : batches) {
+      turn_to(batch);
+      if (m.spec.embedding) m.embed(batch.rows_of(hidden));
+    }
+    for (std::int64_t layer = m.spec.layers.first; layer < m.spec.layers.end; ++layer) {
+      if (stop.stop_requested() && !repeats && !m.spec.offload)
+        throw GroupBroken(fmt::format("asked to stop before layer {}", layer), {}, {});
+      const BlockWeights& block = m.weights.blocks->block(layer);
+      for (std::size_t i = 0; i < batches.size(); ++i) {
+        turn_to(batches[i]);
+        m.run_layer(layer, block, i, batches[i], batches[i].rows_of(hidden));
+      }
+    }
+  };
+  if (repeats)
+    m.ops.run(2 * count, run);
+  else
+    run();
+  return hidden;
+}
+
+Tensor StageModel::incoming_buffer() {
+  MOTLEY_CHECK(!impl_->spec.embedding);
+  return impl_->buffers.at("incoming");
+}
+
+Tensor StageModel::logits(const Step& step, const Tensor& hidden) {
+  std::vector<std::int64_t> rows;
+  std::int64_t end = 0;
+  for (const StepSequence& sequence : step.sequences) {
+    end += sequence.count;
+    if (sequence.sampling) rows.push_back(end - 1);
+  }
+  return logits(hidden, rows);
+}
+
+Tensor StageModel::logits(const Tensor& hidden, std::span<const std::int64_t> rows) {
+  const c10::InferenceMode guard;
+  Impl& m = *impl_;
+  const auto count = std::ssize(rows);
+  MOTLEY_CHECK(m.spec.head && count <= m.spec.limits.max_sequences);
+  Tensor last = m.rows("last", count);
+  if (count > 0 && rows.back() - rows.front() == count - 1 && std::ranges::is_sorted(rows))
+    last.copy_(hidden.narrow(0, rows.front(), count));
+  else
+    at::index_select_out(last, hidden, 0, at::tensor(at::IntArrayRef(rows.data(), rows.size())).to(m.device.place()));
+  Tensor mine = m.rows("logits", count);
+  const auto multiply = [&] {
+    if (m.spec.arch.final_norm)
+      m.ops.norm(m.spec.arch.norm, last, last, m.weights.ends.final_norm, m.spec.arch.norm_epsilon);
+    if (m.weights.ends.projection_out.defined()) {
+      Tensor narrow = m.rows("last_embedded", count);
+      m.ops.linear(narrow, last, m.weights.ends.projection_out, {});
+      last = narrow;
+    }
+    m.ops.linear(mine, last, m.weights.ends.head, {});
+  };
+  m.ops.run(2 * count + 1, multiply);
+  if (m.spec.degree == 1) return mine;
+  const Tensor all = m.rows("all_logits", count);
+  m.collectives.gather_columns(mine, all, m.vocabulary_bounds);
+  return m.spec.rank == 0 ? all : Tensor();
+}
+
+std::optional<std::vector<std::int32_t>> StageModel::draw(const Tensor& logits,
+                                                          std::span<const PlainDraw> draws) const {
+  const c10::InferenceMode guard;
+  return impl_->ops.draw(logits, draws);
+}
+
+StageModel::Allocated StageModel::allocated() const {
+  Allocated bytes{.weights = impl_->weights.blocks->bytes() + impl_->weights.ends.bytes, .kv = impl_->kv_bytes};
+  for (const auto& [name, buffer] : impl_->buffers) bytes.activations += allocated_bytes(buffer);
+  if (impl_->spec.offload) {
+    const Tensor& hidden = impl_->buffers.at("hidden");
+    const auto on_host = std::ranges::count(impl_->spec.offload->activations, Tier::host);
+    bytes.activations -= on_host * impl_->spec.limits.max_tokens * hidden.stride(0) * hidden.element_size();
+  }
+  return bytes;
+}
+
+std::int64_t StageModel::loaded_bytes() const { return impl_->weights.loaded_bytes; }
+
+std::uint64_t StageModel::cache_epoch() const {
+  std::uint64_t newest = impl_->streamed_since;
+  for (const auto& [layer, cache] : impl_->caches) newest = std::max(newest, cache.kept.epoch);
+  return newest;
+}
+
+StageModel::KeptLayer* StageModel::kept_layer(std::int64_t layer) {
+  for (HeldCaches* held : {&impl_->caches, &impl_->parting})
+    if (const auto found = held->find(layer); found != held->end()) return &found->second.kept;
+  return nullptr;
+}
+
+void StageModel::let_parting_go() { impl_->parting.clear(); }
+
+}  // namespace motley

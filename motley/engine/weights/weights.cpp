@@ -1,0 +1,165 @@
+#include "motley/engine/weights/weights.hpp"
+
+#include <fmt/format.h>
+#include <sys/mman.h>
+
+#include <cstdint>
+#include <utility>
+#include <vector>
+
+#include "motley/checkpoint/stored_rows.hpp"
+#include "motley/engine/device/host_memory.hpp"
+#include "motley/engine/device/scalar_type.hpp"
+#include "motley/engine/weights/read_weights.hpp"
+
+namespace motley {
+namespace {
+
+using Tensors = std::map<std::string, WeightMatrix>;  // by role
+
+void add_tensors(const Architecture& arch, const LayerRange& layers, bool embedding, bool head,
+                 std::vector<TensorSpec>& all) {
+  const auto add = [&](const std::vector<TensorSpec>& tensors) {
+    all.insert(all.end(), tensors.begin(), tensors.end());
+  };
+  for (std::int64_t layer = layers.first; layer < layers.end; ++layer) add(block_tensors(arch, layer));
+  if (embedding) add(embedding_tensors(arch));
+  if (head) add(head_tensors(arch));
+}
+
+}  // namespace
+
+std::vector<TensorSpec> own_tensors(const StageSpec& spec) {
+  std::vector<TensorSpec> all;
+  add_tensors(spec.arch, spec.layers, spec.embedding, spec.head, all);
+  return all;
+}
+
+std::vector<TensorSpec> standby_tensors(const StageSpec& spec) {
+  std::vector<TensorSpec> all;
+  for (const LayerRange& layers : spec.standby)
+    add_tensors(spec.arch, layers, layers.first == 0, layers.end == spec.arch.layers, all);
+  return all;
+}
+
+WeightLoader::WeightLoader(const StageSpec& spec, const std::filesystem::path& model, const ComputeDevice& device,
+                           std::function<void(double)> progress, HeldTensors* held)
+    : spec_(spec),
+      shard_(
+          make_shards(spec.arch, spec.degree, spec.shares, spec.weight_type).at(static_cast<std::size_t>(spec.rank))),
+      checkpoint_(model),
+      progress_(std::move(progress)),
+      device_(device),
+      ops_(device.make_ops()),
+      expected_bytes_(weight_bytes(spec.arch, {spec.layers.size(), spec.embedding, spec.head, spec.layers.first},
+                                   shard_, spec.weight_type)),
+      held_(held) {
+  if (held_ != nullptr) keep_needed();
+}
+
+void WeightLoader::keep_needed() const {
+  HeldTensors needed;
+  const auto keep = [&](const std::vector<TensorSpec>& tensors) {
+    for (const TensorSpec& tensor : tensors) {
+      const auto found = held_->find(tensor.name);
+      if (found != held_->end() && found->second.slice == slice_of(spec_.arch, tensor, shard_) &&
+          found->second.matrix.type == held_type(spec_.arch, tensor, spec_.weight_type))
+        needed.insert(*found);
+    }
+  };
+  keep(own_tensors(spec_));
+  keep(standby_tensors(spec_));
+  *held_ = std::move(needed);
+}
+
+void WeightLoader::standby() {
+  for (const TensorSpec& tensor : standby_tensors(spec_)) load(tensor);
+}
+
+// A plan for a file counts with its tensors' types.
+void WeightLoader::check_type(const TensorSpec& tensor) const {
+  const auto planned = spec_.arch.tensor_types.find(tensor.name);
+  if (spec_.weight_type != DType::file || planned == spec_.arch.tensor_types.end()) return;
+  const Checkpoint::Found found = checkpoint_.find(tensor.name);
+  if (const DType stored = stored_type(found, tensor.name); stored != planned->second)
+    throw input_error(fmt::format("{} holds {} as {}, and the plan counts with {}", found.file.string(), tensor.name,
+                                  name_of(stored), name_of(planned->second)),
+                      "plan again with this file");
+}
+
+WeightMatrix WeightLoader::load(const TensorSpec& tensor) {
+  const Slice slice = slice_of(spec_.arch, tensor, shard_);
+  const DType type = held_type(spec_.arch, tensor, spec_.weight_type);
+  WeightMatrix matrix;
+  if (held_ != nullptr && held_->contains(tensor.name)) {
+    matrix = held_->at(tensor.name).matrix;
+  } else {
+    matrix = read(tensor, slice, type);
+    loaded_bytes_ += allocated_bytes(matrix.values);
+    if (held_ != nullptr) held_->emplace(tensor.name, HeldTensor{slice, matrix});
+  }
+  bytes_ += allocated_bytes(matrix.values);
+  if (progress_) progress_(static_cast<double>(bytes_) / static_cast<double>(expected_bytes_));
+  return matrix;
+}
+
+WeightMatrix WeightLoader::read(const TensorSpec& tensor, const Slice& slice, DType type) {
+  check_type(tensor);
+  WeightMatrix loaded{.type = type};
+  if (is_quantised(type)) {
+    const Span columns = whole_blocks(type, slice.columns);
+    loaded.inputs = slice.columns.size();
+    loaded.skipped = slice.columns.first - columns.first;
+    at::Tensor blocks = at::empty({slice.rows.size(), motley::bytes_of(type, columns.size())}, at::kByte);
+    advise_large_pages(blocks);
+    read_blocks(checkpoint_, tensor, slice, type, blocks);
+    loaded.values = blocks.to(device_.place());
+  } else {
+    std::vector<std::int64_t> shape{slice.rows.size()};
+    if (tensor.shape.size() == 2) shape.push_back(slice.columns.size());
+    loaded.values = device_.empty(shape, scalar_type(type));
+    read_tensor(checkpoint_, tensor, slice, loaded.values);
+  }
+  if (tensor.shape.size() == 2) ops_->prepare(loaded);
+  return loaded;
+}
+
+Tensors WeightLoader::load_all(const std::vector<TensorSpec>& tensors) {
+  Tensors loaded;
+  for (const TensorSpec& tensor : tensors) loaded.emplace(tensor.role, load(tensor));
+  return loaded;
+}
+
+BlockWeights WeightLoader::block(std::int64_t layer) { return block_of(load_all(block_tensors(spec_.arch, layer))); }
+
+Tensors WeightLoader::take_block(std::int64_t layer) {
+  const std::vector<TensorSpec> tensors = block_tensors(spec_.arch, layer);
+  Tensors loaded = load_all(tensors);
+  if (held_ != nullptr)
+    for (const TensorSpec& tensor : tensors) held_->erase(tensor.name);
+  return loaded;
+}
+
+EndWeights WeightLoader::ends() {
+  const std::int64_t before = bytes_;
+  EndWeights ends;
+  if (spec_.embedding) {
+    const Tensors tensors = load_all(embedding_tensors(spec_.arch));
+    ends.embedding = matrix_of(tensors, "embedding.weight");
+    ends.position = matrix_of(tensors, "position.weight");
+    ends.projection_in = matrix_of(tensors, "projection_in.weight");
+  }
+  if (spec_.head) {
+    const bool held_already = spec_.arch.tied_embeddings && spec_.embedding;
+    Tensors tensors;
+    for (const TensorSpec& tensor : head_tensors(spec_.arch))
+      tensors.emplace(tensor.role, held_already && tensor.role == "head.weight" ? ends.embedding : load(tensor));
+    ends.final_norm = {matrix_of(tensors, "final_norm.weight").values, matrix_of(tensors, "final_norm.bias").values};
+    ends.projection_out = matrix_of(tensors, "projection_out.weight");
+    ends.head = matrix_of(tensors, "head.weight");
+  }
+  ends.bytes = bytes_ - before;
+  return ends;
+}
+
+}  // namespace motley
