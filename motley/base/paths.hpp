@@ -17,7 +17,7 @@ std::filesystem::path python_environment();
 std::filesystem::path python_packages();
 // What an error says where something is missing from it.
 inline constexpr const char* environment_hint =
-    "run `./dev setup` in the source tree, or name an environment that has it in MOTLEY_VENV (docs/install.md)";
+    "run `./dev setup` in the source tree, or name an environment that has it in MOTLEY_VENV (docs/guides/install.md)";
 
 // "motley" in the folder that the variable names, or else in the home folder's `otherwise`: of this user, who alone can
 // write there. Throws an environment error where this user has none.

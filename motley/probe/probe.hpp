@@ -1,6 +1,6 @@
 // Measures this machine as a host of workers, on its processors or its GPUs: the constants of the cost model, from
 // steps that real workers run.
-// What is measured, how, and what is not: docs/probe.md.
+// What is measured, how, and what is not: docs/guides/probe.md.
 #pragma once
 
 #include <cstdint>

@@ -1,5 +1,5 @@
 // Measures how this machine trains a model: the times of its parts and the rate at which replicas add up gradients,
-// from steps that real workers run. What is measured, how, and what is not: docs/probe.md.
+// from steps that real workers run. What is measured, how, and what is not: docs/guides/probe.md.
 #pragma once
 
 #include <cstdint>

@@ -20,7 +20,7 @@ struct StreamedSteps {
   Resource binding = Resource::device;
 };
 
-// Of one step on each stage: what the scheduler goes by (docs/server.md).
+// Of one step on each stage: what the scheduler goes by (docs/concepts/steps.md).
 struct StageSteps {
   std::string route, stage;
   double one_token_s = 0;

@@ -7,8 +7,8 @@
 //   sharded    2 m + 1 gathers per step (3 m + 1 where recomputation gathers again); memory f S / N, and S / k while
 //              a slice works
 //
-// The released program has a table of measured blocks instead, and its own search: OsdpBlocks. docs/osdp.md says where
-// the two and motley differ.
+// The released program has a table of measured blocks instead, and its own search: OsdpBlocks. docs/figures/osdp.md
+// says where the two and motley differ.
 #pragma once
 
 #include <filesystem>

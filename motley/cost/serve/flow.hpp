@@ -2,7 +2,7 @@
 // links that do.
 //
 // Tokens are counted as they pass the layers: a request of s_in + s_out tokens sends s_in + s_out - 1 of them through
-// every layer (the last one that comes out is not read again). docs/planner-placement.md.
+// every layer (the last one that comes out is not read again). docs/concepts/planner-placement.md.
 #pragma once
 
 #include <map>

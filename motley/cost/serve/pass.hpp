@@ -2,8 +2,8 @@
 //
 // A pass takes micro-batches through all layers; each layer's weights are read once per pass. Every resource works
 // through what the pass asks of it, all at once: the pass takes as long as the busiest. `waiting` counts the device
-// with what it waits for inside a layer. docs/planner-offload.md has the formulas; offload/schedule_test.hpp runs the
-// schedule event by event to check them.
+// with what it waits for inside a layer. docs/concepts/planner-offload.md has the formulas; offload/schedule_test.hpp
+// runs the schedule event by event to check them.
 #pragma once
 
 #include <array>

@@ -35,8 +35,8 @@ struct ServeCost {
 };
 
 // Where stages prefill or decode only, each is priced for its part of a request; keys and values then load the links
-// between them. A route's batch is the plan's, as far as the KV room of its stages goes (docs/costs.md), or the form's
-// setting (`motley.batch`, `hexgen.batch`).
+// between them. A route's batch is the plan's, as far as the KV room of its stages goes (docs/concepts/costs.md), or
+// the form's setting (`motley.batch`, `hexgen.batch`).
 //
 // Throws an input error where the form is unknown, or the plan's stages and routes do not hang together (verify says
 // more).

@@ -9,7 +9,7 @@
 //
 // where k cached tokens are read. Per stage and step come receiving the tokens (all-gather over the group after the
 // striped crossing; on the first stage an all-reduce of the cut embedding), the head on the last stage, and a constant.
-// docs/costs.md has symbols, units, validity and sources.
+// docs/concepts/costs.md has symbols, units, validity and sources.
 #pragma once
 
 #include <cstdint>

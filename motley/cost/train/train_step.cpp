@@ -214,7 +214,7 @@ TrainStepCost::TrainStepCost(const CostOptions& options, const Cluster& cluster,
   }
 }
 
-// Element-wise operations go by the bytes that they read and write: docs/train-cost.md counts them.
+// Element-wise operations go by the bytes that they read and write: docs/concepts/train-cost.md counts them.
 PassParts TrainStepCost::block_parts(const TensorGroup& group, std::size_t r, double tokens) const {
   const Rank& rank = group.ranks[r];
   const DeviceType& type = cluster_.type_of(group.devices[r]);

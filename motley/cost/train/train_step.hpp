@@ -8,8 +8,8 @@
 //
 // each part at the share of peak that the device type reaches in it, the slowest rank counting; or what a profile
 // measured for the type, degree and micro-batch. Sharded gradients are reduced in every micro-batch, sharded weights
-// gathered in every pass, beside the computation but for the share that the executor exposes. docs/train-cost.md has
-// symbols, sources and what is left out.
+// gathered in every pass, beside the computation but for the share that the executor exposes.
+// docs/concepts/train-cost.md has symbols, sources and what is left out.
 #pragma once
 
 #include <map>

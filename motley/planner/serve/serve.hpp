@@ -4,7 +4,7 @@
 //   if (outcome.plan) write_file("plan.json", to_json(write(*outcome.plan), 2));
 //   else fmt::print("{}\n{}\n", outcome.reason, outcome.hint);
 //
-// docs/planner-serve.md: the algorithm, what is exact about it, what it does not search yet.
+// docs/concepts/planner-serve.md: the algorithm, what is exact about it, what it does not search yet.
 #pragma once
 
 #include "motley/planner/serve/pipeline/problem.hpp"

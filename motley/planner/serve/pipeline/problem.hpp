@@ -61,8 +61,8 @@ struct ServeOptions {
   Front front = Front::whole_cluster;
   std::optional<DType> weight_type = {};           // default: the checkpoint's
   std::map<std::string, DType> weight_types = {};  // of stages on these device types, in place of `weight_type`
-  std::optional<double> most_kl = {};              // choose types under this mean divergence (docs/planner-serve.md)
-  std::optional<DType> kv_type = {};               // default: as the weights
+  std::optional<double> most_kl = {};       // choose types under this mean divergence (docs/concepts/planner-serve.md)
+  std::optional<DType> kv_type = {};        // default: as the weights
   std::optional<DType> crossing_type = {};  // of activations between machines; default: as the next stage computes
   std::int64_t max_batch = 1024;            // most requests in flight per pipeline
   std::vector<std::string> excluded = {};   // devices to leave out, by name
