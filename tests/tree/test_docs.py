@@ -85,6 +85,11 @@ def test_the_map_names_every_page():
     assert not [str(page) for page in pages if str(page) != "README.md" and f"]({page}" not in index]
 
 
+def test_the_contents_of_a_long_page_are_its_headings():
+    text = FENCE.sub("", (ROOT / "docs/benchmarks.md").read_text())
+    assert re.findall(r"^ *- \[(.*)\]\(#[\w-]+\)$", text, re.MULTILINE) == HEADING.findall(text)[1:]
+
+
 def test_every_format_has_a_reference_page():
     sources = [path for path in (ROOT / "motley").rglob("*.[ch]pp") if "_test." not in path.name]
     formats = {name for path in sources for name in re.findall(r'format\("(motley\.[\w-]+/\d+)"\)', path.read_text())}
