@@ -1,4 +1,4 @@
-"""What a model loses by the type of its keys and values: perplexity of a text, and the next tokens beside those with fp32.
+"""What a model loses by the type of its keys and values: perplexity of a text, and the next tokens against those with fp32.
 
     kv_quality.py MODEL [--text FILE] [--weight-type TYPE] [--chunks N] [--told N] [--asked N]
 

@@ -6,7 +6,7 @@
 namespace motley {
 
 // The folder that holds the device catalogue and the model shapes (`data/` of the source tree, `share/motley` when
-// installed). Looked for beside the running program first, then where the program was built. Throws an environment
+// installed). Looked for in the running program's folder first, then where the program was built. Throws an environment
 // error where neither is.
 std::filesystem::path data_folder();
 

@@ -1,4 +1,4 @@
-// A plan, or a training run, as one page for a browser: nothing to load beside it, no script. docs/guides/report.md
+// A plan, or a training run, as one page for a browser: nothing else to load, no script. docs/guides/report.md
 // says what is on it.
 //
 //   write_file("report.html", html_report(read_plan_file<ServePlan>("plan.json"), {}));

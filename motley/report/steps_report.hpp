@@ -12,7 +12,7 @@
 
 namespace motley {
 
-// A stage that offloads, in steps that decode so many sequences.
+// A stage that offloads, in steps that decode this many sequences.
 struct StreamedSteps {
   const Stage* stage = nullptr;
   std::int64_t sequences = 1;

@@ -26,7 +26,7 @@ struct OsdpNetwork {
   double s_per_byte = 0;
 };
 
-// An all-gather or a reduce-scatter of `bytes` in so many slices, one after the other.
+// An all-gather or a reduce-scatter of `bytes` in this many slices, one after the other.
 double osdp_gather_seconds(const OsdpNetwork& network, double bytes, int slices = 1);
 
 // Gathers of a sharded operator per step, in the units of the above.

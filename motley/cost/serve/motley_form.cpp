@@ -3,7 +3,7 @@
 // sources.
 //
 // A stage works in steps, priced by cost/serve/step.hpp. Alone, a request has steps with a chunk of its prompt, then
-// steps with one token of each of q sequences. Where others are in flight, every step carries both: so many tokens of
+// steps with one token of each of q sequences. Where others are in flight, every step carries both: as many tokens of
 // prompts per decode as requests have, as far as a step holds them.
 #include "motley/cost/serve/motley_form.hpp"
 

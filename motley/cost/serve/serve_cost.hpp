@@ -16,7 +16,7 @@ namespace motley {
 struct RouteCost {
   std::string route = {};
   std::int64_t batch = 1;     // requests in flight, decoding where others prefill (hexgen: requests per job)
-  double latency_s = 0;       // of a request of mean lengths, with so many in flight
+  double latency_s = 0;       // of a request of mean lengths, with this many in flight
   double bottleneck_s = 0;    // busy time per request of its busiest stage (or link for keys and values), other routes
                               // through it included
   double first_token_s = 0;   // prefill alone

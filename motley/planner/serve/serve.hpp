@@ -16,7 +16,7 @@ namespace motley {
 void check_serve_options(const Model& model, const Workload& workload, const ServeOptions& options);
 
 // Does not fit is an answer, not an error. Throws as check_serve_options() does, and an input error for a link that
-// nobody described and for devices that the cluster does not have.
+// is not described and for devices that the cluster does not have.
 ServeOutcome plan_serve(const Cluster& cluster, const Model& model, const Workload& workload,
                         const ServeOptions& options);
 
