@@ -1,8 +1,8 @@
 // Shares of the peaks that device types reach in serving, fitted to published tokens per second of single cards
 // (data/inference): of the memory bandwidth to the decode of one stream of 1,024 tokens, with weights in 16 bits and in
 // 4, of the FLOP/s in products to prompts of 1,024 tokens in 16 bits; llama-3-8b. Both by the form `motley`, so that
-// its other terms are not counted again. Prints the table of docs/costs.md, and how far measured types differ from
-// others of their generation.
+// its other terms are not counted again. Prints the table of docs/concepts/costs.md, and how far measured types differ
+// from others of their generation.
 //
 //   cards_fit [--write data/devices.json]
 #include <fmt/format.h>

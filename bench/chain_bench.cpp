@@ -1,6 +1,6 @@
 // The chain kernel on one thread: chains of equal layers, of layers that all differ, with many transient sizes; solved
 // exactly, certified to 0.1 %, and as whole fronts. Then the whole search for llama2-7b on 8 devices under the
-// published cost form, beside the published time. `chain_bench [SEEDS]`
+// published cost form, next to the published time. `chain_bench [SEEDS]`
 #include <fmt/format.h>
 
 #include <algorithm>

@@ -36,7 +36,7 @@ ChurnReport churn(const ChurnOptions& options) {
 }
 
 // Four processes whose all_reduces of 8 MiB follow each other; one is stopped, left out, continued, and comes back as
-// somebody new. Returns what failed; empty: nothing.
+// a new member. Returns what failed; empty: nothing.
 std::string stop_and_continue(ChurnOptions options, int stops) {
   constexpr double patience_s = 30;
   options.elements = 1 << 21;

@@ -1,5 +1,5 @@
 // Placement by maximum flow on the two published instances of 24 machines (examples/helix): flow, bound and time on one
-// thread, beside the published program's flow. `placement_bench [SEEDS]`
+// thread, next to the published program's flow. `placement_bench [SEEDS]`
 #include <fmt/format.h>
 
 #include <cstdlib>

@@ -1,4 +1,4 @@
-// Asymmetric plans beside symmetric ones of the same pool and beside a homogeneous pool of about the same price, in
+// Asymmetric plans against symmetric ones of the same pool and against a homogeneous pool of about the same price, in
 // simulation: `plan_quality [PLANNING_SECONDS [REGIME [DEADLINE_S...]]]` prints a table with the ratios that HexGen
 // published next to it. `plan_quality training [PLANNING_SECONDS]` does the same for training plans.
 //

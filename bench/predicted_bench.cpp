@@ -1,5 +1,5 @@
-// What plans of the serving examples are predicted to bring, beside what the simulator shows of them: output tokens per
-// second with three times the requests that can be served, and the time of a lone request to its first token.
+// What plans of the serving examples are predicted to bring, next to what the simulator shows of them: output tokens
+// per second with three times the requests that can be served, and the time of a lone request to its first token.
 //
 //   predicted_bench
 #include <fmt/format.h>

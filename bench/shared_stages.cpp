@@ -1,5 +1,5 @@
-// Steps of plans whose routes share stages, simulated: the default beside fixed sizes, and the flow that the plan is
-// predicted to carry beside what is carried under three times as many requests.
+// Steps of plans whose routes share stages, simulated: the default against fixed sizes, and the flow that the plan is
+// predicted to carry next to what is carried under three times as many requests.
 //
 //   shared_stages [NAME]
 #include <fmt/format.h>

@@ -3,8 +3,8 @@
 //
 // helix/T: Llama-2-70B on the 24 machines of examples/helix, with the rates that were measured there, as one chain of
 // 24 stages and steps of at most T tokens: 180 s of requests as long as the Azure conversation trace's, 1,300 tokens/s
-// of prompts and outputs together. The room for keys and values is what those machines have at so many layers; it is
-// what limits the rate.
+// of prompts and outputs together. The room for keys and values is what those machines have at that number of layers;
+// it is what limits the rate.
 //
 // shared_stages/N: the same machines in a plan whose four routes share 16 of 24 stages, conversations at 80 % of its
 // flow for ten minutes: by steps of N tokens, or by time (0).

@@ -1,5 +1,5 @@
 // Sizes of steps, measured with real workers: the garage's six devices, each a worker process on this machine that gets
-// a part of a processor (control groups, version 1), and beside each figure what the simulator makes of the measured
+// a part of a processor (control groups, version 1), and next to each figure what the simulator makes of the measured
 // times of steps.
 //
 //   steps_measured [--quota SHARE] [--period-us N] [--width N] [--prompt N] [--output N] [--streams N] [--alone N]

@@ -1,4 +1,4 @@
-// Training plans beside published ones: figures and the time they take. `train_bench [grids|layouts|homogeneous]`.
+// Training plans against published ones: figures and the time they take. `train_bench [grids|layouts|homogeneous]`.
 #include <string_view>
 
 #include "train_tables.hpp"

@@ -1,5 +1,5 @@
 // Shares of the peaks that device types reach in training, and the constants of PyTorch's FSDP, fitted to published
-// training steps; the table of predicted beside measured.
+// training steps; the table of predicted and measured ones.
 #include <fmt/format.h>
 
 #include <algorithm>

@@ -1,4 +1,4 @@
-// The training planner on pools that mix everything: beside each published view applied alone, and as the cluster
+// The training planner on pools that mix everything: against each published view applied alone, and as the cluster
 // grows. `train_joint_bench [PLANNING_SECONDS [views|growth]]`; every plan is priced event by event by the same form.
 #include <cstdlib>
 #include <string_view>

@@ -1,4 +1,4 @@
-// The form `motley` beside measured training steps: seconds predicted and measured.
+// The form `motley` against measured training steps: seconds predicted and measured.
 //
 //   plain     hops overlap, no constant
 //   blocking  stages wait for their hops, no constant

@@ -1,4 +1,4 @@
-// Tables of training plans beside published ones, for several benchmarks.
+// Tables of training plans against published ones, for several benchmarks.
 #pragma once
 
 namespace motley {
@@ -14,8 +14,8 @@ void print_layouts();
 // Galvatron's shipped plan of Llama-2-7B on 8 GPUs, and what the same profile makes possible.
 void print_homogeneous();
 
-// One pool of unlike devices at two sites: the joint plan beside each published view applied alone, all priced event by
-// event in motley's own form; at most `seconds` for each.
+// One pool of unlike devices at two sites: the joint plan against each published view applied alone, all priced event
+// by event in motley's own form; at most `seconds` for each.
 void print_views(double seconds);
 
 // 64, 256 and 1,024 devices of eight types.

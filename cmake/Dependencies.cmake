@@ -54,7 +54,7 @@ if(MOTLEY_RUNTIME)
   file(STRINGS ${torch}/version.py torch_version REGEX "^__version__")
   string(REGEX MATCH "[0-9]+\\.[0-9]+\\.[0-9]+" torch_version "${torch_version}")
 
-  # Asio and Beast are headers only; 1.81 stands beside Debian's default Boost.
+  # Asio and Beast are headers only; 1.81 is installed next to Debian's default Boost.
   find_package(Boost 1.81 EXACT REQUIRED)
   add_library(motley_boost INTERFACE)
   target_include_directories(motley_boost SYSTEM INTERFACE ${Boost_INCLUDE_DIRS})

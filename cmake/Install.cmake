@@ -1,5 +1,5 @@
 # `cmake --install FOLDER --prefix PREFIX`: programs and data (component program), the library of collectives (component
-# collectives). docs/install.md. What is installed finds the rest by relative paths, so that a prefix can be moved.
+# collectives). docs/guides/install.md. What is installed finds the rest by relative paths, so that a prefix can be moved.
 include(CMakePackageConfigHelpers)
 set(libraries ${CMAKE_INSTALL_LIBDIR}/motley)  # those that only motley's programs use
 

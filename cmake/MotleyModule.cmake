@@ -10,7 +10,7 @@ function(motley_compile_soon target)
   target_compile_options(${target} PRIVATE $<$<CONFIG:Release>:-O1>)
 endfunction()
 
-# motley_batches(RESULT TARGET source...): the sources, or where MOTLEY_BATCH is more than 1, files that include so many of them each:
+# motley_batches(RESULT TARGET source...): the sources, or where MOTLEY_BATCH is more than 1, files that include this many of them each:
 # headers are then read once for all. What has compile options or definitions of its own stays alone. CMake's own UNITY_BUILD writes
 # absolute paths, by which the compiler cache would know nothing again in another checkout.
 function(motley_batches result target)

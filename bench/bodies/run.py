@@ -53,7 +53,7 @@ def chat(messages):
     return b'{"max_tokens":1,"messages":' + messages + b"}"
 
 
-# Path and body of so many bytes.
+# Path and body of this many bytes.
 BODIES = {
     "many keys": lambda n: (COMPLETIONS, keys(n)),
     "one long key": lambda n: (COMPLETIONS, b'{"prompt":"a","max_tokens":1,"' + b"k" * n + b'":0}'),

@@ -1,10 +1,10 @@
-"""What `motley simulate` says of a plan, beside what `motley serve` really does, after `motley cluster probe` has measured this machine.
+"""What `motley simulate` says of a plan, and what `motley serve` really does, after `motley cluster probe` has measured this machine.
 
     run.py [--build FOLDER] [--model FOLDER] [--requests N] [--repeat N] [--keep FOLDER]
 
 For the garage and for one device: probes the workers, plans with the probed cluster, serves the plan, sends streamed completions over HTTP,
 and simulates the same requests with the same arrivals. Prints medians of time to first token and time per output token, and how far they
-are apart; exit code 1 where that is more than `--within` (0.20). Needs Python 3.9 and nothing beside it.
+are apart; exit code 1 where that is more than `--within` (0.20). Needs Python 3.9 and nothing else.
 """
 
 import argparse

@@ -47,7 +47,7 @@ int main(int argc, char** argv) {
   };
   motley::bench::measure_all_reduce(("gloo-" + algorithm).c_str(), rank, ranks, motley::bench::parse_samples(argv[6]),
                                     std::atoi(argv[7]), all_reduce);
-  // Nobody closes connections that others still use.
+  // No rank closes connections that others still use.
   std::vector<std::string> done;
   for (int each = 0; each < ranks; ++each) done.push_back(fmt::format("done{}", each));
   store.set(done[static_cast<std::size_t>(rank)], {1});

@@ -1,5 +1,5 @@
 // joining [RANKS] [STATE_MB] [VECTOR_MB] [CAP_MB_PER_S] [STEPS]: how much a joiner that pulls the state, under a cap,
-// slows a group that goes on with its steps. Steps alone and steps beside a pull take turns; one JSON line.
+// slows a group that goes on with its steps. Steps alone and steps during a pull take turns; one JSON line.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -32,7 +32,7 @@ double median(std::vector<double> values) {
   return values[values.size() / 2];
 }
 
-// One member: steps until told, each timed; rank 0 says beside what.
+// One member: steps until told, each timed; rank 0 says during what.
 void member(const Joining& joining, Fabric& fabric, const Epoch& epoch, int rank, const std::atomic<bool>& pulling,
             std::vector<double>& alone_s, std::vector<double>& beside_s) {
   Communicator group(epoch, fabric.connect(epoch, rank, 30));

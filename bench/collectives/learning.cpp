@@ -139,7 +139,7 @@ void measure(const Learning& learning) {
   Times times;
   std::atomic<bool> done = false;
   double longest_slice_s = 0;
-  // Whoever is in the group when all is done hears it in the same step.
+  // All that are in the group when all is done hear it in the same step.
   const auto member = [&](int rank) {
     Trainee trainee(learning, coordinator.address(), fmt::format("member {}", rank), 1);
     std::size_t joined_steps = 0;

@@ -27,7 +27,7 @@ inline std::vector<CollectiveSample> parse_samples(const std::string& text) {
   for (std::string word; std::getline(words, word, ',');) {
     CollectiveSample sample;
     if (std::sscanf(word.c_str(), "%ldx%d", &sample.bytes, &sample.repeats) != 2 || sample.bytes % 4 != 0)
-      throw std::invalid_argument("\"" + word + "\" is no BYTESxREPEATS");
+      throw std::invalid_argument("\"" + word + "\" is not BYTESxREPEATS");
     samples.push_back(sample);
   }
   return samples;

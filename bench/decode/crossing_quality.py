@@ -1,4 +1,4 @@
-"""What a model loses by the type of the activations between its stages: perplexity of a text, and the next tokens beside those with fp32.
+"""What a model loses by the type of the activations between its stages: perplexity of a text, and the next tokens against those with fp32.
 
     crossing_quality.py MODEL [--stages N] [--text FILE] [--weight-type TYPE] [--chunks N] [--told N] [--asked N]
 

@@ -6,7 +6,7 @@
 //   decode_bench kernels          the names of the sets that this processor runs
 //   decode_bench bandwidth THREADS  bytes/s of reading and of copying large arrays
 //
-// TYPE: of the weights. KV: of keys and values (default: the type computed in, and bf16 beside quantised weights).
+// TYPE: of the weights. KV: of keys and values (default: the type computed in, and bf16 with quantised weights).
 // Prints JSON.
 #include <ATen/ATen.h>
 #include <ATen/Parallel.h>

@@ -1,4 +1,4 @@
-"""What a model loses by the type of its keys and values: perplexity of a text, and the next tokens beside those with fp32.
+"""What a model loses by the type of its keys and values: perplexity of a text, and the next tokens against those with fp32.
 
     kv_quality.py MODEL [--text FILE] [--weight-type TYPE] [--chunks N] [--told N] [--asked N]
 
@@ -27,7 +27,7 @@ def log_probabilities(logits):
 def arguments(description):
     parser = argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("model", type=Path)
-    parser.add_argument("--text", type=Path, default=ROOT / "docs/membership.md")
+    parser.add_argument("--text", type=Path, default=ROOT / "docs/concepts/membership.md")
     parser.add_argument("--weight-type", default="file")
     parser.add_argument("--chunks", type=int, default=3)
     parser.add_argument("--told", type=int, default=768)

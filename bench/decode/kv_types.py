@@ -28,7 +28,7 @@ def main():
     parser.add_argument("--kernels", action="append", help="motley's sets to measure (default: all that run here)")
     options = parser.parse_args()
     bench = options.build / "decode_bench"
-    print("| shape | prompt | kernels | KV type | KV bytes | decode tokens/s | beside fp32 | prompt tokens/s | beside fp32 |")
+    print("| shape | prompt | kernels | KV type | KV bytes | decode tokens/s | to fp32 | prompt tokens/s | to fp32 |")
     print("|---|---|---|---|---|---|---|---|---|")
     for shape in [options.shape] if options.shape else CASES:
         folder = options.cache / f"llama-{shape}"

@@ -1,4 +1,4 @@
-"""Decode and prompt speed on this machine's CPU: motley beside `transformers` and llama.cpp, on the same random weights, in fp32, bf16
+"""Decode and prompt speed on this machine's CPU: motley against `transformers` and llama.cpp, on the same random weights, in fp32, bf16
 and quantised types, with each of motley's sets of kernels that the machine runs; llama.cpp is compiled for each of them, too.
 
     run.py [--cache FOLDER] [--build FOLDER] [--rounds N] [--threads N] [--shape 1b|135m|qwen3-0.6b]
@@ -149,8 +149,8 @@ def report(options, bandwidth, speeds, reports):
                 median = {peer: statistics.median(run[figure] for run in rows[case]) for peer, rows in speeds.items() if rows[case]}
                 mine = median[kernels]
                 share = f"{reports[case]['weight_bytes'] * mine / batch / read:.0%}" if figure == 0 else "-"
-                beside = rate_beside_bf16(case, kernels) if figure == 0 else "-"
-                cells = [shape, kind, f"{batch} x {context}", kernels, name, f"{mine:.2f}", share, beside]
+                to_bf16 = rate_beside_bf16(case, kernels) if figure == 0 else "-"
+                cells = [shape, kind, f"{batch} x {context}", kernels, name, f"{mine:.2f}", share, to_bf16]
                 for peer in peers:
                     peer = f"llama.cpp {kernels}" if peer == "llama.cpp" else peer
                     cells += [f"{median[peer]:.2f}", f"{mine / median[peer]:.2f}"] if peer in median else ["-", "-"]

@@ -151,7 +151,7 @@ def layout(context, *stages):
 
 def apart(context, number, case, ours, one):
     """How far the logits of `ours` are from those of `one`, a layout on the processor: (the largest difference over the largest logit,
-    the error beside that of the processor). Errors are root mean squares of the difference to a run that rounds neither activations
+    the error over that of the processor). Errors are root mean squares of the difference to a run that rounds neither activations
     nor inputs of products."""
     import numpy
     found = logits(context, case | dict(layouts=ours), f"ours-{number}")
@@ -378,7 +378,7 @@ def quantised(context, rows):
 
 
 def memory(context, rows):
-    """What a process takes on the card beside what the plan counts."""
+    """What a process takes on the card beyond what the plan counts."""
     import torch
     shape = "1b" if context.on_gpu else "small"
     folder = make_model(context, shape)
@@ -428,7 +428,7 @@ def doctor(context):
 
 
 def serve(context, rows):
-    """The program itself: a plan for one card, whose worker runs on it, beside one on the processor."""
+    """The program itself: a plan for one card, whose worker runs on it, against one on the processor."""
     folder, model = context.scratch / "serve", context.pack / "share/motley/models/tales"
     folder.mkdir()
     (folder / "cluster.toml").write_text(CLUSTER)
@@ -446,7 +446,7 @@ def serve(context, rows):
             answers[backend] = [turn["token_ids"] for turn in json.loads(said)]
         tokens = sum(map(len, answers["cpu"]))
         same = answers["cpu"] == list(answers.values())[-1]
-        rows.append((f"`motley chat`, {kind}, two answers of the tales model, beside the processor's",
+        rows.append((f"`motley chat`, {kind}, two answers of the tales model, against the processor's",
                      f"{tokens} tokens, {'all equal' if same else 'not equal'}", "equal in fp32"))
         if kind == "fp32" and not same:
             raise RuntimeError("the answers differ")
@@ -483,7 +483,7 @@ def complete(address, source, tokens_in, tokens_out, tell=lambda answer: answer[
 
 
 def talk(address, streams, answers=3):
-    """Tokens/s of so many clients, each asking for one answer after another; the first of each is not counted."""
+    """Tokens/s of this many clients, each asking for one answer after another; the first of each is not counted."""
     import random
     source = random.Random(streams)
 
@@ -514,7 +514,7 @@ def serve_plan(context, model, name, cluster_text):
 
 
 def http(context, rows):
-    """A server's clients, beside what the same model decodes in one process."""
+    """A server's clients, next to what the same model decodes in one process."""
     shape = "8b" if context.on_gpu else "small"
     model = make_model(context, shape)
     plan = serve_plan(context, model, "http", CLUSTER.replace("8 GiB", "60 GiB" if context.on_gpu else "2 GiB"))
@@ -576,7 +576,7 @@ def peers(context, rows):
 TAKER = """
 import sys, torch
 held = []
-for line in sys.stdin:  # takes memory until so many MiB are free
+for line in sys.stdin:  # takes memory until this many MiB are free
     wanted = int(line) << 20
     while (spare := torch.cuda.mem_get_info()[0] - wanted) > 8 << 20:
         held.append(torch.empty(min(spare, 1 << 30), dtype=torch.uint8, device="cuda"))
@@ -586,7 +586,7 @@ for line in sys.stdin:  # takes memory until so many MiB are free
 
 @contextmanager
 def taker(context):
-    """Another program on the card: a function that leaves so many MiB free, and says how many are."""
+    """Another program on the card: a function that leaves this many MiB free, and says how many are."""
     with subprocess.Popen([sys.executable, "-c", TAKER], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
         def leave(megabytes):
             process.stdin.write(f"{megabytes}\n")
@@ -627,7 +627,7 @@ def shared(context, rows):
 
 
 def predict(context, rows):
-    """What planners predict of the shape once the card was probed, beside what `8b` measured."""
+    """What planners predict of the shape once the card was probed, next to what `8b` measured."""
     shape, sizes, prompt = ("8b", (16, 64), PROMPT) if context.on_gpu else ("small", (3,), 20)
     model = make_model(context, shape)
     link_torch(context)
@@ -660,18 +660,18 @@ def nccl(context, rows):
 
 ALL = [
     Check("probe", "read rate of the card's memory, and its bf16 matrix peak", 40, probe),
-    Check("parity", "every family, weight type and KV type: logits beside the processor's", 150, parity),
-    Check("pipeline", "two stages on the GPU, a GPU beside a processor, two ranks on the GPU: logits", 100, pipeline),
+    Check("parity", "every family, weight type and KV type: logits against the processor's", 150, parity),
+    Check("pipeline", "two stages on the GPU, a GPU with a processor, two ranks on the GPU: logits", 100, pipeline),
     Check("serve", "`motley plan serve` and `motley chat` with the worker on the GPU: the processor's tokens", 60, serve),
-    Check("8b", "decode and prefill of the 8 B shape beside transformers, and shares of the probe's rates", 180, speed_8b),
+    Check("8b", "decode and prefill of the 8 B shape against transformers, and shares of the probe's rates", 180, speed_8b),
     Check("http", "`motley serve` of the 8 B shape on the GPU: clients over HTTP", 90, http),
-    Check("predict", "`motley cluster probe` of the GPU, and the plan made from it: predicted beside measured", 120, predict),
+    Check("predict", "`motley cluster probe` of the GPU, and the plan made from it: predicted and measured", 120, predict),
     Check("peers", "two stages' processes on the GPU: rows from device to device, and through the host", 90, peers),
     Check("shared", "a server on a GPU of which other programs take most, before it starts and while it serves", 90, shared),
     Check("quantised", "decode of the 1 B shape in q8_0 and q4_k", 90, quantised),
-    Check("1b", "decode and prefill of the 1 B shape beside transformers", 90, speed_1b),
-    Check("logits", "logits of the 1 B shape and of the tales model in bf16 beside the processor's", 90, logits_of_models),
+    Check("1b", "decode and prefill of the 1 B shape against transformers", 90, speed_1b),
+    Check("logits", "logits of the 1 B shape and of the tales model in bf16 against the processor's", 90, logits_of_models),
     Check("library", "the same without motley's library of kernels", 60, library),
-    Check("memory", "memory that a process takes, beside the plan's figure", 60, memory),
+    Check("memory", "memory that a process takes, next to the plan's figure", 60, memory),
     Check("nccl", "NCCL's library through the interface for vendors' libraries", 30, nccl),
 ]

@@ -1,4 +1,4 @@
-"""Checks motley on this machine's GPU, beside an installed PyTorch, and prints a table for docs/gpu.md.
+"""Checks motley on this machine's GPU, with an installed PyTorch, and prints a table for docs/gpu.md.
 
     python3 run.py [--dry-run] [--only NAME,...] [--minutes 10] [--out FOLDER] [--backend cuda:0]
 

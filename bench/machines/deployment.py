@@ -255,7 +255,7 @@ class Deployment:
         return result.stdout
 
     def serving(self, machines=None):
-        """A plan serves; and so many machines are there, where that is asked."""
+        """A plan serves; and this many machines are there, where that is asked."""
         plan = self.plan()
         return plan["state"] == "serving" and machines in (None, len(plan["members"]))
 
@@ -285,7 +285,7 @@ class Deployment:
         return text
 
     def end(self, seconds=10):
-        """SIGINT; returns the processes that are left after so many seconds."""
+        """SIGINT; returns the processes that are left after this many seconds."""
         self.process.send_signal(signal.SIGINT)
         until = time.monotonic() + seconds
         left = self.left()

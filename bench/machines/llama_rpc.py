@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Decoding over two machines, beside llama.cpp's RPC backend on the same machines, links and model.
+"""Decoding over two machines, against llama.cpp's RPC backend on the same machines, links and model.
 
     llama_rpc.py [--cache FOLDER] [--type q8_0] [--rounds N] [--folder FOLDER] [--build FOLDER]
 

@@ -10,7 +10,7 @@ WARM_UP_TOKENS = 8
 
 
 def complete(prompt_tokens, tokens, seed, port=8000):
-    """A greedy answer of so many tokens to random ones; when it was asked for, and when each token came."""
+    """A greedy answer of this many tokens to random ones; when it was asked for, and when each token came."""
     prompt = [random.Random(seed).randrange(3, 1000) for _ in range(prompt_tokens)]
     body = {"prompt": prompt, "max_tokens": tokens, "temperature": 0, "ignore_eos": True, "stream": True, "return_token_ids": True}
     asked, arrivals = time.monotonic(), []

@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 """What planning is worth: tokens/s of motley's plan for unlike machines, and of the divisions that others make of the same machines, all
-served by `motley serve --agents`; beside each what `motley simulate` makes of it.
+served by `motley serve --agents`; next to each what `motley simulate` makes of it.
 
     plans.py [--setting NAME]... [--plan NAME]... [--rounds N] [--model FILE] [--folder FOLDER] [--build FOLDER]
 
@@ -8,7 +8,7 @@ served by `motley serve --agents`; beside each what `motley simulate` makes of i
 16 (`--objective throughput`). The other plans:
 
     equal      as many layers on each, in the order in which the machines are listed
-    memory     layers by memory, the machine with most of it first (exo; llama.cpp divides likewise)
+    memory     layers by memory, the machine with most of it first (exo; llama.cpp divides so, too)
     computing  layers by computing power, in the order in which the machines are listed (Petals, Parallax)
     grid       two stages of two ranks with equal layers; only where there are four devices
 
@@ -40,7 +40,7 @@ PLANS = ("motley", "equal", "memory", "computing", "grid")
 
 
 def divided(weights, most, layers):
-    """So many layers of each in proportion to the weights, none above its most; None: they do not fit."""
+    """The layers of each in proportion to the weights, none above its most; None: they do not fit."""
     if sum(most) < layers:
         return None
     exact, free = [0.0] * len(weights), set(range(len(weights)))

@@ -2,7 +2,7 @@
 
     bench/machines/recovery.py --cache FOLDER --shape 1b --memory "1.6 GiB"
 
-Prints one JSON object per event: the longest pause of each stream, which processes stayed, bytes of weights that workers loaded beside
+Prints one JSON object per event: the longest pause of each stream, which processes stayed, bytes of weights that workers loaded and
 those that the plan moves, and the tokens that each stage computed again. Run with the reference environment."""
 
 import argparse

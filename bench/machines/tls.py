@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 """What TLS and the network stack between machines take: two machines with tensor parallelism of two inside each, the shape of 135 million
-parameters, beside the same plan on one machine, over shared memory alone (`motley serve --local`).
+parameters, against the same plan on one machine, over shared memory alone (`motley serve --local`).
 
     tls.py [--model FILE] [--streams N] [--rounds N] [--folder FOLDER] [--build FOLDER]
 

@@ -123,7 +123,7 @@ def found(options, name):
 
 
 def planned(options, folder, objective):
-    """A single pipeline, since requests that come at once end with the slowest; planned for answers of so many tokens that the room for
+    """A single pipeline, since requests that come at once end with the slowest; planned for answers of this many tokens that the room for
     keys and values, which is for the mean of requests at different tokens, holds all of them whole."""
     file, asked = folder / f"motley-{objective}.json", folder / "planned.toml"
     at_once = STREAMS if objective == "throughput" else 1

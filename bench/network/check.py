@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Asked beside measured: what the test networks give to plain sockets (bench/network/networks.py). One JSON line per case."""
+"""Asked and measured: what the test networks give to plain sockets (bench/network/networks.py). One JSON line per case."""
 
 import argparse
 import json

@@ -38,7 +38,7 @@ sockaddr_in address_of(const std::string& host, int port) {
   address.sin_family = AF_INET;
   address.sin_port = htons(static_cast<std::uint16_t>(port));
   if (inet_pton(AF_INET, host.c_str(), &address.sin_addr) != 1)
-    throw input_error("\"" + host + "\" is no IPv4 address");
+    throw input_error("\"" + host + "\" is not an IPv4 address");
   return address;
 }
 
@@ -213,7 +213,8 @@ int main(const std::vector<std::string>& words) {
   for (std::size_t i = 3; i < words.size(); ++i) {
     const auto equals = words[i].find('=');
     const auto option = options.find(words[i].substr(0, equals));
-    if (equals == std::string::npos || option == options.end()) throw input_error("\"" + words[i] + "\" is no option");
+    if (equals == std::string::npos || option == options.end())
+      throw input_error("\"" + words[i] + "\" is not an option");
     option->second = words[i].substr(equals + 1);
   }
   return measure(words[1], std::stoi(words[2]), options);

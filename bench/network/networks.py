@@ -35,7 +35,7 @@ def quantity(text):
     """"25ms" in seconds, "500mbit" in bytes/s, "2MB" in bytes."""
     match = re.fullmatch(r"([0-9.]+)([a-zA-Z]+)", text)
     if not match or match[2] not in UNITS:
-        raise SystemExit(f'error: "{text}" is no quantity\n\nhint: units: {", ".join(UNITS)}')
+        raise SystemExit(f'error: "{text}" is not a quantity\n\nhint: units: {", ".join(UNITS)}')
     return float(match[1]) * UNITS[match[2]]
 
 

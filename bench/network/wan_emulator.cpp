@@ -203,14 +203,14 @@ class WanEmulator {
           for (const auto& setting : settings) change(link(from, to).settings, setting);
       return "ok";
     }
-    throw input_error(fmt::format("\"{}\" is no command", line));
+    throw input_error(fmt::format("\"{}\" is not a command", line));
   }
 
   void add_endpoint(const std::string& name_space, const std::string& device, const std::string& address) {
     if (!links_.empty()) throw input_error("endpoints come before links");
     in_addr parsed{};
     if (inet_pton(AF_INET, address.c_str(), &parsed) != 1)
-      throw input_error(fmt::format("\"{}\" is no IPv4 address", address));
+      throw input_error(fmt::format("\"{}\" is not an IPv4 address", address));
     tuns_.push_back(open_tun(name_space, device));
     by_address_[parsed.s_addr] = tuns_.size() - 1;
   }
@@ -235,7 +235,7 @@ class WanEmulator {
     const double value = equals == std::string::npos ? -1 : std::stod(text.substr(equals + 1));
     if (field == fields.end() || !(value >= 0) || (field->first == "loss" && value > 1) ||
         (field->first == "bytes_per_s" && value == 0))
-      throw input_error(fmt::format("\"{}\" is no setting of a link", text));
+      throw input_error(fmt::format("\"{}\" is not a setting of a link", text));
     *field->second = value;
   }
 

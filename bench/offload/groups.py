@@ -1,4 +1,4 @@
-"""Control groups (version 1 or 2, as root) that hold what runs in them to so much memory, or to so many bytes per second of a disk."""
+"""Control groups (version 1 or 2, as root) that hold what runs in them to a limit of memory, or to a number of bytes per second of a disk."""
 
 import os
 import sys
@@ -51,12 +51,12 @@ class Groups:
 
 
 def memory_group(limit):
-    """Of so many bytes for the whole process tree."""
+    """Of this many bytes for the whole process tree."""
     return ControlGroup("memory", {1: {"memory.limit_in_bytes": str(limit)}, 2: {"memory.max": str(limit)}})
 
 
 def disk_group(folder, rate):
-    """Of so many bytes per second in each direction, of the disk that holds the folder."""
+    """Of this many bytes per second in each direction, of the disk that holds the folder."""
     device = os.stat(folder).st_dev
     disk = f"{os.major(device)}:{os.minor(device)}"
     return ControlGroup("blkio", {1: {f"blkio.throttle.{way}_bps_device": f"{disk} {rate}" for way in ("read", "write")},

@@ -1,4 +1,4 @@
-"""Predicted beside measured tokens/s of placements of a model of a billion parameters in bf16 (2 GB): weights, keys and values on the
+"""Predicted and measured tokens/s of placements of a model of a billion parameters in bf16 (2 GB): weights, keys and values on the
 device, in the host's memory and on a disk, in different shares, for 1 to 16 sequences.
 
     placements.py [--cache FOLDER] [--results FILE] [--only NAME ...] [--dry-run] [--disk-rate MB/S]

@@ -1,5 +1,5 @@
 """A model of a billion parameters in bf16 (2 GB), most of it from disk, in a memory control group of 1 GiB for the whole process tree: how much of
-the disk's direct read rate one stream reaches, and tokens/s of many streams beside `accelerate`'s disk offload and llama.cpp, which maps
+the disk's direct read rate one stream reaches, and tokens/s of many streams against `accelerate`'s disk offload and llama.cpp, which maps
 its file. All in the same group, one after the other.
 
     run.py [--cache FOLDER] [--memory MIB] [--disk-rate MB/S] [--streams 1 4 16 64 128] [--skip motley llama.cpp accelerate] [--threads N]
@@ -58,7 +58,7 @@ def say(text):
 
 
 def direct_read_rate(folder, threads, size=1024 * MIB, piece=4 * MIB):
-    """Bytes/s of sequential reads past the page cache, by so many threads at once."""
+    """Bytes/s of sequential reads past the page cache, by this many threads at once."""
     with tempfile.NamedTemporaryFile(dir=folder) as file:
         block = os.urandom(piece)
         for _ in range(size // piece):
@@ -109,7 +109,7 @@ def workers_of(process):
 
 
 def make_plan(options, folder, streams):
-    """One processor with room for so many sequences; as many layers as fit stay in memory, and the others stream from disk."""
+    """One processor with room for this many sequences; as many layers as fit stay in memory, and the others stream from disk."""
     (folder / "roomy.toml").write_text(CLUSTER.format(memory="16 GiB"))
     plan_file = folder / f"plan-{streams}.json"
     subprocess.run([options.build / "motley", "plan", "serve", "--cluster", folder / "roomy.toml", "--model", options.model, "--max-tokens",
@@ -131,7 +131,7 @@ def make_plan(options, folder, streams):
 
 
 def run_motley(options, group, folder, streams):
-    """A report of `motley generate` on so many requests at once."""
+    """A report of `motley generate` on this many requests at once."""
     plan = make_plan(options, folder, streams)
     source, answers = folder / "in.jsonl", folder / f"out-{streams}.jsonl"
     source.write_text("".join(json.dumps(dict(
@@ -204,7 +204,7 @@ def run_llama_cpp(options, group, streams):
 
 
 def run_accelerate(options, group, streams):
-    """Likewise."""
+    """The same by accelerate."""
     packages = options.cache / "accelerate"
     if not packages.exists():
         subprocess.run([sys.executable, "-m", "pip", "install", "-q", "--no-deps", "--target", packages, *ACCELERATE], check=True)

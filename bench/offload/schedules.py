@@ -1,9 +1,9 @@
-"""The diagonal schedule beside the zig-zag one of FlexGen: tokens/s of the same requests from the same server, whose weights stream from a
+"""The diagonal schedule against the zig-zag one of FlexGen: tokens/s of the same requests from the same server, whose weights stream from a
 disk, with the same room for keys and values.
 
     schedules.py [--cache FOLDER] [--prompt N] [--outputs N ...] [--block N] [--blocks N] [--rounds N] [--disk-rate MB/S] [--threads N]
 
-The room is what `--block` sequences take at their end. Zig-zag: so many requests are sent, all at once, and the next so many when the last
+The room is what `--block` sequences take at their end. Zig-zag: that many requests are sent, all at once, and the next when the last
 of them is answered, so that a block advances together and has room for all of its tokens from the start. Diagonal: all requests are sent at
 once; sequences enter and leave at each pass, and take pages as they grow. The shape of 135 million parameters in bf16, all layers from
 disk, held to --disk-rate by a control group (root). Runs with the reference environment.
@@ -24,7 +24,7 @@ from pathlib import Path
 
 import groups
 from model import model_in
-from local_server import listening  # beside the model's maker, whose folder `model` adds
+from local_server import listening  # in the folder of the model's maker, which `model` adds
 from run import CLUSTER, ROOT
 
 PAGE = 16  # tokens
@@ -66,7 +66,7 @@ def answer(options, address, output, number):
 
 
 def measure(options, address, output, at_once):
-    """(tokens/s, tokens of each request) where so many requests are sent at once, and the next when these are answered."""
+    """(tokens/s, tokens of each request) where this many requests are sent at once, and the next when these are answered."""
     requests = range(options.block * options.blocks)
     answers = []
     begin = time.monotonic()
@@ -101,7 +101,7 @@ def main():
     parser.add_argument("--prompt", type=int, default=16, help="tokens of each prompt (default 16)")
     parser.add_argument("--outputs", type=int, nargs="+", default=[64, 128], help="tokens of each answer (default 64 128)")
     parser.add_argument("--block", type=int, default=8, help="sequences of a zig-zag block (default 8)")
-    parser.add_argument("--blocks", type=int, default=6, help="so many of them (default 6)")
+    parser.add_argument("--blocks", type=int, default=6, help="how many of them (default 6)")
     parser.add_argument("--rounds", type=int, default=1)
     parser.add_argument("--threads", type=int, default=os.cpu_count())
     parser.add_argument("--disk-rate", type=int, default=800, metavar="MB/S", help="reads, and writes, of the disk (default 800)")

@@ -115,11 +115,11 @@ def prepare(folder, kind, programs):
     placed = {}
     for name, program in programs.items():
         placed[name] = program
-        if kind != "tales":  # a program takes the worker beside it
-            beside = folder / name
-            beside.mkdir()
-            placed[name] = shutil.copy(program, beside / "motley")
-            shutil.copy(Path(program).parent / "fake-worker", beside / "motley-worker")
+        if kind != "tales":  # a program takes the worker of its folder
+            pair = folder / name
+            pair.mkdir()
+            placed[name] = shutil.copy(program, pair / "motley")
+            shutil.copy(Path(program).parent / "fake-worker", pair / "motley-worker")
     output_of(next(iter(programs.values())), "plan", "serve", "--cluster", folder / "cluster.toml", "--model", model,
               "--workload", folder / "workload.toml", "--weight-type", "fp32", "--max-tokens", settings["step"],
               "--max-sequences", 320, "-q", "-o", folder / "plan.json")

@@ -1,4 +1,4 @@
-"""Losses of `motley train` beside a plain loop of torch in one process: random plans of two to six workers of a tiny model, fp32, 20 steps.
+"""Losses of `motley train` against a plain loop of torch in one process: random plans of two to six workers of a tiny model, fp32, 20 steps.
 
     losses.py [--plans 50] [--seed 0]
 

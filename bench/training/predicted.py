@@ -1,4 +1,4 @@
-"""Steps of `motley train` beside what `motley explain` predicts for them from a measured profile: unlike plans of one model.
+"""Steps of `motley train`, and what `motley explain` predicts for them from a measured profile: unlike plans of one model.
 
     predicted.py [--rounds 12] [--steps 6] [--length 64] [--batch 8] [--only PLAN]... [--keep FILE]
 

@@ -1,4 +1,4 @@
-"""`motley train` beside torch on the same processes: the same model, tokens and global batch, one thread for each process.
+"""`motley train` against torch on the same processes: the same model, tokens and global batch, one thread for each process.
 
     run.py [--model FOLDER] [--length 128] [--batch 8] [--steps 4] [--rounds 3] [--only CASE]...
 
@@ -6,7 +6,7 @@ Runs with the reference environment. Both sides take turns, `rounds` times over;
 table holds medians over the rounds. Without --model the shape of 135 million parameters is made (bench/decode/make_model.py's), untied:
 torch.distributed.pipelining has no tied embeddings.
 
-Cases: `data parallel` over two processes, `pipeline` of two stages, `mixed`: four processes, for motley a replica of two stages beside one
+Cases: `data parallel` over two processes, `pipeline` of two stages, `mixed`: four processes, for motley a replica of two stages and one
 whose two ranks divide the first half of the layers unequally (tensor parallelism) and the states of the second half (zero2), and `unlike`:
 three processes that may use a whole core, half of one and a quarter of one (processor quotas), where torch shares the batch alike and motley
 as planned. DistributedDataParallel weighs ranks alike: its losses are those of the whole batch where the processes divide it evenly.

@@ -1,5 +1,5 @@
-"""What `motley train --async-save` costs the steps beside it: one worker of one thread, held to one and a half cores (processor quotas,
-control groups of version 1, root), so that half a core is left to whoever writes.
+"""What `motley train --async-save` costs the steps meanwhile: one worker of one thread, held to one and a half cores (processor quotas,
+control groups of version 1, root), so that half a core is left to the writer.
 
     saving.py [--rounds 2] [--steps 65] [--every 4] [--length 128] [--batch 8]
 
@@ -46,7 +46,7 @@ def run(model, options, *more):
 
 def longer(seconds, saved, every):
     """Of each checkpoint, by how much of a step the steps that begin while it is written take longer than those until the next one: the
-    last of a run has none beside it."""
+    last of a run has none after it."""
     found = []
     for number, written in enumerate(saved[:-1], 1):
         steps, step = seconds[number * every:(number + 1) * every], 0

@@ -1,11 +1,11 @@
 #!/usr/bin/env python3
-"""Two sites that are 25 ms apart: seconds per step of the plan for them, predicted and measured, beside a plan for the same devices that
+"""Two sites that are 25 ms apart: seconds per step of the plan for them, predicted and measured, against a plan for the same devices that
 ignores the network.
 
     sites.py [--plan NAME=FILE]... [--steps N] [--rounds N] [--model FOLDER] [--folder FOLDER] [--build FOLDER]
 
 Each site has two machines, network namespaces with 0.22 of a processor for computing each, 1 Gbit/s between them and 500 Mbit/s to
-each of the other site's. Threads that send, receive and add up run on the other processor, beside the emulator, as they would on another
+each of the other site's. Threads that send, receive and add up run on the other processor, with the emulator, as they would on another
 core of a machine. How fast such a machine trains the model is measured first (`motley cluster probe --workload`), and both plans
 are made with that profile: one with the links as they are, one as if all were those within a site. Runs take turns; a run's figure is the
 median of its steps but the first. Needs root and control groups of version 1.

@@ -50,7 +50,7 @@ struct LocalWorker {
   Instant stopped_since;
 };
 
-// Somebody has stopped it (SIGSTOP): the processor time that it has had; one that goes on now and then gets more.
+// It is stopped (SIGSTOP): the processor time that it has had; one that goes on now and then gets more.
 std::optional<std::int64_t> stopped_at(int process) {
   std::ifstream in(fmt::format("/proc/{}/stat", process));
   std::string text;
@@ -144,7 +144,7 @@ class Agent {
 
   void enrol_when_reachable() {
     for (bool told = false; !answers(options_.link.coordinator); told = true) {
-      if (!told) say("waiting", fmt::format("nobody answers at {}", options_.link.coordinator));
+      if (!told) say("waiting", fmt::format("no answer from {}", options_.link.coordinator));
       if (pause(again_s)) return;
     }
     identity_.emplace(std::vector{options_.link.coordinator},
@@ -407,7 +407,7 @@ class Agent {
     workers_.erase(device);
   }
 
-  // Before it has called the driver, nobody else would notice.
+  // Before it has called the driver, no other process would notice.
   void end_if_stopped(const std::string& device, LocalWorker& worker) const {
     const auto at = stopped_at(worker.process->process());
     if (at != std::exchange(worker.stopped_at, at)) worker.stopped_since = Clock::now();

@@ -18,7 +18,7 @@ struct AgentOptions {
   JoinLink link;
   std::string name;  // of this machine, told from all others
   std::vector<OfferedDevice> devices;
-  std::filesystem::path worker_program;  // motley-worker, beside motley
+  std::filesystem::path worker_program;  // motley-worker, in motley's folder
   std::filesystem::path cache;           // of weights
   std::uint64_t cache_bytes = std::uint64_t{256} << 30;
   std::filesystem::path state;  // a folder that tells an agent that is started again from another machine's
@@ -29,8 +29,8 @@ struct AgentOptions {
 };
 
 // Until the deployment ends (true), or `stop`, a descriptor, is readable: then it leaves as planned (false). No worker
-// is left behind. Tries again while nobody answers at the driver's addresses. Throws a peer or input error where it is
-// refused, or the deployment is not the one expected; an environment error where the cache cannot be written.
+// is left behind. Tries again while there is no answer from the driver's addresses. Throws a peer or input error where
+// it is refused, or the deployment is not the one expected; an environment error where the cache cannot be written.
 bool run_agent(const AgentOptions& options, int stop);
 
 }  // namespace motley

@@ -52,7 +52,7 @@ void keep_identity(const std::filesystem::path& file, const Enrolment& enrolment
 std::string kept_key(const std::filesystem::path& file, const std::string& member) {
   try {
     const std::string kept = read_file(file.string());
-    return apply_for_certificate(member, kept).key;  // throws where the text is no key
+    return apply_for_certificate(member, kept).key;  // throws where the text is not a key
   } catch (const Error&) {
     // There is none yet, or it is damaged.
   }

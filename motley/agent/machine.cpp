@@ -26,7 +26,7 @@
 namespace motley {
 namespace {
 
-constexpr double measured_s = 0.2;  // each of both rates, so many times: other programs disturb for a while
+constexpr double measured_s = 0.2;  // each of both rates, this many times: other programs disturb for a while
 constexpr std::size_t times_measured = 5;
 constexpr double spare = 0.1;  // of the memory that is free
 // What is read to be timed: more than the caches of a processor hold, but less where little memory is free.
@@ -125,7 +125,7 @@ std::unique_ptr<float, Free> ones(std::size_t bytes) {
   return numbers;
 }
 
-// In the widest vectors of the processor, of so many bytes.
+// In the widest vectors of the processor, of this many bytes.
 struct Loops {
   std::size_t vector_bytes;
   float (*multiply_and_add)(int rounds, float factor);

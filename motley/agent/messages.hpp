@@ -22,7 +22,7 @@ constexpr double agent_alive_every_s = 0.5;
 
 constexpr std::size_t max_members = 1024;
 constexpr std::size_t max_offered_devices = 64;                // of one member
-constexpr std::size_t max_held_ranges = std::size_t{1} << 16;  // likewise
+constexpr std::size_t max_held_ranges = std::size_t{1} << 16;  // of one member
 
 constexpr const char* agents_service = "agents";
 constexpr const char* weights_service = "weights";

@@ -393,8 +393,8 @@ class Schema : public binding::SchemaTable {
     return *this;
   }
 
-  // A key that is no single member: `read_key` puts into the struct what it says, `write_key` returns what is written,
-  // or null for nothing.
+  // A key that is not a single member: `read_key` puts into the struct what it says, `write_key` returns what is
+  // written, or null for nothing.
   Schema& key(FieldDoc row, std::function<void(T&, const Reader&)> read_key, std::function<Value(const T&)> write_key) {
     add(std::move(row),
         std::make_shared<binding::FreeMember>(

@@ -23,7 +23,7 @@ inline double now_s() { return seconds_since(Instant()); }
 // For a wait without a limit.
 constexpr Instant no_deadline = Instant::max();
 
-// A century or more is no deadline.
+// A century or more is not a deadline.
 inline Instant deadline_in(double seconds) { return seconds < 3e9 ? Clock::now() + duration_of(seconds) : no_deadline; }
 
 // Negative once it has passed.

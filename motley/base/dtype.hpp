@@ -34,7 +34,7 @@ struct DTypeRow {
   // Values take their bytes by the block, scales included.
   std::int64_t block_values;
   std::int64_t block_bytes;
-  DType computed_in;  // of activations beside such weights, and of what is never quantised
+  DType computed_in;  // of activations with such weights, and of what is never quantised
   DType rated_in;     // whose FLOP/s bound products with such weights
   bool is_rated;      // may be a key of a device's `flops`
   Support weights, values, kv;
@@ -54,7 +54,7 @@ inline bool supports(DType type, Support support, Use use) { return dtype_row(ty
 
 // Whether weights of this type lie in GGUF's blocks, with their scales.
 inline bool is_quantised(DType type) { return type >= DType::q8_0 && type <= DType::q6_k; }
-// The type for rows of so many values that are not whole blocks of `type`: as llama.cpp, a type of about as many bits
+// The type for rows of this many values that are not whole blocks of `type`: as llama.cpp, a type of about as many bits
 // whose blocks are smaller, or else fp16.
 DType fitting(DType type, std::int64_t row);
 

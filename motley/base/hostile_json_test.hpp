@@ -1,4 +1,4 @@
-// JSON that a stranger may send to make its reader slow or large, of about so many bytes. Keys of one hash are fewer:
+// JSON that a stranger may send to make its reader slow or large, of about this many bytes. Keys of one hash are fewer:
 // it takes long to find them.
 #pragma once
 

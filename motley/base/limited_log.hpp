@@ -1,4 +1,4 @@
-// Log lines that others cause: each kind (a line's first word) has so many at once and so many a second; the rest is
+// Log lines that others cause: each kind (a line's first word) has a number at once and a number a second; the rest is
 // counted, and the count logged. For one thread.
 #pragma once
 

@@ -10,7 +10,7 @@
 
 namespace motley {
 
-// Calls job(0) ... job(jobs - 1) on up to so many threads, this one included. Of exceptions the one with the lowest
+// Calls job(0) ... job(jobs - 1) on up to this many threads, this one included. Of exceptions the one with the lowest
 // number is thrown on, when all are done.
 template <typename Job>
 void in_parallel(std::size_t jobs, int threads, const Job& job) {

@@ -6,7 +6,7 @@
 namespace motley {
 
 // The folder that holds the device catalogue and the model shapes (`data/` of the source tree, `share/motley` when
-// installed). Looked for beside the running program first, then where the program was built. Throws an environment
+// installed). Looked for in the running program's folder first, then where the program was built. Throws an environment
 // error where neither is.
 std::filesystem::path data_folder();
 
@@ -17,7 +17,7 @@ std::filesystem::path python_environment();
 std::filesystem::path python_packages();
 // What an error says where something is missing from it.
 inline constexpr const char* environment_hint =
-    "run `./dev setup` in the source tree, or name an environment that has it in MOTLEY_VENV (docs/install.md)";
+    "run `./dev setup` in the source tree, or name an environment that has it in MOTLEY_VENV (docs/guides/install.md)";
 
 // "motley" in the folder that the variable names, or else in the home folder's `otherwise`: of this user, who alone can
 // write there. Throws an environment error where this user has none.

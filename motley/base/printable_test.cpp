@@ -29,7 +29,7 @@ TEST(Printable, BytesThatAreNotUtf8AreWrittenOut) {
   EXPECT_EQ(printable("\xc3"), "\\xc3") << "cut off";
   EXPECT_EQ(printable("\xe6\x9d"), "\\xe6\\x9d");
   EXPECT_EQ(printable("\xc0\x9b\xc1\xbf"), "\\xc0\\x9b\\xc1\\xbf") << "longer than needed";
-  EXPECT_EQ(printable("\xe0\x82\x9b"), "\\xe0\\x82\\x9b") << "likewise, of C1";
+  EXPECT_EQ(printable("\xe0\x82\x9b"), "\\xe0\\x82\\x9b") << "longer than needed, of C1";
   EXPECT_EQ(printable("\xed\xa0\x80"), "\\xed\\xa0\\x80") << "a surrogate";
   EXPECT_EQ(printable("\xf4\x90\x80\x80"), "\\xf4\\x90\\x80\\x80") << "beyond Unicode";
   EXPECT_EQ(printable("\xff\x80z"), "\\xff\\x80z");

@@ -184,7 +184,7 @@ class Builder final : public nlohmann::json::json_sax_t {
 };
 
 // toml++ makes and destroys a table within a table for each part of a dotted key, of which it takes any number: too
-// many exhaust the stack. A string's dots count, too, which is why so many are allowed.
+// many exhaust the stack. A string's dots count, too, which is why that many are allowed.
 void check_dotted_keys(std::string_view text, std::string_view source) {
   constexpr int most_dots = 10000;
   int dots = 0;
@@ -334,7 +334,7 @@ std::string to_json(const Value& value, int indent) {
 
 namespace {
 
-// A file of nearly that name beside it, or where it was looked for.
+// A file of nearly that name in its folder, or where it was looked for.
 std::string hint_of_missing(const std::filesystem::path& path) {
   std::error_code ignored;
   const auto folder = std::filesystem::absolute(path, ignored).parent_path();

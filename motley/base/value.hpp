@@ -59,7 +59,7 @@ class Value {
   const Object& as_object() const;
   Object& as_object();
 
-  // The member of an object; nullptr where there is none (or this is no object).
+  // The member of an object; nullptr where there is none (or this is not an object).
   const Value* find(std::string_view key) const;
   // Replaces or appends a member of an object; a null value becomes an object first.
   Value& set(std::string_view key, Value value);

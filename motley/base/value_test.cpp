@@ -63,7 +63,7 @@ TEST(Value, TomlMayBeNestedSoDeepAndNoDeeper) {
   };
   EXPECT_EQ(refusal(60), "none");
   EXPECT_EQ(refusal(70), "x:2: nesting must not be deeper than 64 levels");
-  EXPECT_EQ(refusal(1000000), "x:2: a key must not have more than 10000 parts") << "a stack has no room for so many";
+  EXPECT_EQ(refusal(1000000), "x:2: a key must not have more than 10000 parts") << "a stack has no room for that many";
 }
 
 TEST(Value, ErrorsInJsonNameTheLineOfTheirCharacter) {

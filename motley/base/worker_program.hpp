@@ -6,7 +6,7 @@
 
 namespace motley {
 
-// motley-worker beside this program. It may be missing.
+// motley-worker, beside the program that runs. It may be missing.
 std::filesystem::path worker_program();
 
 // The version of LibTorch in the Python environment, "2.11.0". Throws an environment error where it is missing, or is

@@ -44,7 +44,7 @@ class Router {
   // The least loaded route that is not masked, in proportion to the weights; none where all are masked.
   std::optional<std::size_t> choose() const;
   void mask(std::size_t route, bool masked) { masked_[route] = masked; }
-  // How many tokens a route has room for after a prompt of so many: within the model's context and its KV blocks.
+  // How many tokens a route has room for after a prompt of this many: within the model's context and its KV blocks.
   std::int64_t room(std::size_t route, std::int64_t prompt_tokens) const;
   std::int64_t kv_tokens(std::size_t chain) const;
 

@@ -305,8 +305,8 @@ void Scheduler::wake() {
   for (LaneState& lane : lanes_) lane.may_start = true;
 }
 
-// A block for the token to be computed, at the cost of sequences behind this one in the line. False: nobody behind it
-// can give one now, but some under way will.
+// A block for the token to be computed, at the cost of sequences behind this one in the line. False: no one behind
+// it can give one now, but some under way will.
 bool Scheduler::reserve_for_decode(Sequence& sequence) {
   if (std::ssize(sequence.blocks) >= blocks_for(sequence.known)) return true;
   if (pool_.free_count() == 0) {

@@ -50,7 +50,7 @@ struct ScheduledSequence {
   std::vector<std::int32_t> blocks;  // of its table: those that follow what earlier steps have named
   bool samples = false;              // these are the last known tokens: a new one comes out
   std::int32_t stages = 0;           // of the route, that they pass; 0: all
-  std::int32_t known_blocks = 0;     // so many: with `blocks` they cover [0, position + count); 0: of an empty table
+  std::int32_t known_blocks = 0;     // this many: with `blocks` they cover [0, position + count); 0: of an empty table
   bool operator==(const ScheduledSequence&) const = default;
 };
 
@@ -83,8 +83,8 @@ struct SchedulerCounts {
 };
 
 // The line is ordered by arrival, counted in steps: one unit of priority puts a request ahead of those that came up to
-// `steps_per_priority` steps before it, so that the urgent go first and nobody waits forever. Whoever is first in the
-// line is never preempted, hence always ends.
+// `steps_per_priority` steps before it, so that the urgent go first and none waits forever. The first in the line
+//  is never preempted, hence always ends.
 //
 // A running sequence holds blocks for all its known tokens and the next one; it takes further blocks as it grows. Where
 // none is free, the last in the line that is not under way gives its blocks back and is recomputed later: its
@@ -111,7 +111,7 @@ class Scheduler {
                   std::size_t lane = 0);
   // What is there of the running sequences, if every step under way is lost.
   std::map<std::uint64_t, CachedTokens> cached() const;
-  // Takes a sequence out, now or when its step under way completes. An id that is gone already is no error.
+  // Takes a sequence out, now or when its step under way completes. An id that is gone already is not an error.
   void cancel(std::uint64_t id);
 
   // The next micro-batch of any lane, in turn, or nothing: all micro-batches are under way, or there is no work, or its
@@ -134,8 +134,8 @@ class Scheduler {
     std::int64_t known = 0;      // tokens whose ids are known: prompt and generated
     std::int64_t most = 0;       // known tokens at the end
     std::int64_t scheduled = 0;  // tokens in the KV cache, or on their way there
-    std::int64_t replayed = 0;   // the first so many pass only
-    std::int32_t stages = 0;     // so many stages
+    std::int64_t replayed = 0;   // this many, the first, pass only
+    std::int32_t stages = 0;     // this many stages
     std::vector<std::int32_t> blocks;
     std::int64_t named = 0;  // of the blocks, in steps that passed the same stages
     std::uint64_t last_step = 0;

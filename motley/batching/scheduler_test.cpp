@@ -88,7 +88,7 @@ TEST(Scheduler, DecodesLeaveAPlaceForAPrompt) {
   scheduler.add(2, 4, 9);
   scheduler.complete(scheduler.next()->id, {});
   const auto full = scheduler.next();
-  EXPECT_EQ(ids(*full), (std::vector<std::uint64_t>{1, 2}));  // nobody waits: decodes take all places
+  EXPECT_EQ(ids(*full), (std::vector<std::uint64_t>{1, 2}));  // no request waits: decodes take all places
   scheduler.complete(full->id, {});
   scheduler.add(3, 4, 9);
   const auto shared = scheduler.next();
@@ -551,7 +551,7 @@ class FakeExecutor {
 
   std::int64_t pick(std::int64_t low, std::int64_t high) { return std::uniform_int_distribution(low, high)(random_); }
 
-  // Whoever is first in the line gets a token at least every 2 M + 2 steps of each lane, so all ahead and then the
+  // The first in the line gets a token at least every 2 M + 2 steps of each lane, so all ahead and then the
   // request itself are done within that many steps per token.
   std::int64_t bound_for(const Request& request) const {
     std::int64_t tokens = request.prompt + request.output;

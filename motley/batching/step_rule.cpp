@@ -13,8 +13,8 @@ constexpr double decode_weight = 0.25;
 // Shares of the most tokens per second that are near enough: of numbers of micro-batches, and of chunks.
 constexpr double enough_micro_batches = 0.99;
 constexpr double enough_chunk = 0.95;
-// The number of micro-batches falls only after so many steps in a row for which fewer are enough, or when what more of
-// them cost adds up to the tokens of so many steps: every change leaves decodes behind that wait for a turn.
+// The number of micro-batches falls only after this many steps in a row for which fewer are enough, or when what more
+// of them cost adds up to the tokens of this many steps: every change leaves decodes behind that wait for a turn.
 constexpr std::int64_t patience = 64;
 constexpr double most_lost_steps = 2;
 // Prompts count as what holds the blocks that other requests wait for when there is one for this many decodes.
@@ -63,7 +63,7 @@ class TimedSteps {
     return std::min(decodes_of(state, micro_batches_), ceil_div(state.ready, steps));
   }
 
-  // Of a step with so many decodes and so many tokens of one prompt, in its middle.
+  // Of a step with this many decodes and this many tokens of one prompt, in its middle.
   StepSpan span(const StepState& state, std::int64_t decoding, std::int64_t chunk) const {
     const auto decodes = static_cast<double>(decoding), prompt = static_cast<double>(chunk);
     const auto seen = [&](double context) {

@@ -12,7 +12,7 @@
 namespace motley {
 namespace {
 
-// A stage that reads its weights in `weights_s`, up to `ridge` tokens beside them at no cost.
+// A stage that reads its weights in `weights_s`, up to `ridge` tokens with them at no cost.
 StageTime stage(double weights_s, double ridge, double fixed_s = 0) {
   return {.ranks = {{.weights_s = weights_s, .token_s = weights_s / ridge}}, .fixed_s = fixed_s};
 }

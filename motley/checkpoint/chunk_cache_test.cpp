@@ -64,7 +64,7 @@ TEST_F(ChunkCacheTest, HoldsWhatWasPut) {
   cache.put({0, 1}, chunk({0, 1}));
   EXPECT_THAT(cache.missing(all), ElementsAre(ChunkId{0, 0}, ChunkId{0, 2}));
   EXPECT_THAT(cache.missing({{0, 2}, {0, 1}}), ElementsAre(ChunkId{0, 2}));
-  cache.put({0, 1}, chunk({0, 1}));  // once more is no harm
+  cache.put({0, 1}, chunk({0, 1}));  // once more does no harm
   put_all(cache);
   EXPECT_TRUE(cache.missing(all).empty());
   EXPECT_EQ(contents(cache.model() / "model.safetensors"), contents(folder / "model.safetensors"));
@@ -247,7 +247,7 @@ TEST_F(ChunkCacheTest, ReadsNoChunkOfAFileThatIsGoneOrShorter) {
 
 class TrimChunkCachesTest : public ChunkCacheTest {
  protected:
-  // Weights that were last used so many hours ago, with a chunk on disk. Returns their digest.
+  // Weights that were last used this many hours ago, with a chunk on disk. Returns their digest.
   std::string add(std::uint64_t number, int hours) {
     change_byte(folder / "model.safetensors", 2 * chunk_bytes + number);
     const ModelManifest manifest = make_manifest(folder);

@@ -23,8 +23,8 @@ std::array<std::byte, 32> sha256_of(std::span<const std::byte> bytes);
 // Of the headers of all parts.
 std::string digest_of(const std::vector<std::unique_ptr<GgufFile>>& parts);
 
-// Of config.json and the headers of the safetensors files beside it. Empty where these are not all there, or one is not
-// whole: planning needs none of them.
+// Of config.json and the headers of the safetensors files in its folder. Empty where these are not all there, or one is
+// not whole: planning needs none of them.
 std::string folder_digest(const std::filesystem::path& config_json);
 
 }  // namespace motley

@@ -69,7 +69,7 @@ class DigestCache {
     try {
       replace_file(place(file), content);
     } catch (const Error&) {
-      // Likewise.
+      // Not kept, then.
     }
   }
 

@@ -24,7 +24,7 @@ constexpr std::size_t max_file_chunks = std::size_t{1} << 20;  // 8 TiB
 struct ManifestFile {
   std::string name;  // without folder
   std::uint64_t bytes = 0;
-  std::uint64_t header_bytes = 0;                     // that whoever opens the model reads
+  std::uint64_t header_bytes = 0;                     // that a process that opens the model reads
   BoundedList<ChunkDigest, max_file_chunks> digests;  // of each chunk_bytes; the last chunk may be shorter
   bool operator==(const ManifestFile&) const = default;
 };

@@ -85,7 +85,7 @@ TEST(Quants, HalvesGoThereAndBack) {
   EXPECT_EQ(float_to_half(0x1.8p-25F), 1);
 }
 
-// Root mean square error beside that of values drawn from a normal distribution.
+// Root mean square error over that of values drawn from a normal distribution.
 double relative_error(DType type, const std::vector<float>& values) {
   const auto count = static_cast<std::int64_t>(values.size());
   std::vector<std::byte> row(static_cast<std::size_t>(bytes_of(type, count)));

@@ -14,7 +14,7 @@ std::string stored_types() {
   return names;
 }
 
-// Where a file with interleaved heads of so many rows has a row.
+// Where a file with interleaved heads of this many rows has a row.
 std::int64_t interleaved_place(std::int64_t row, std::int64_t head) {
   const std::int64_t inside = row % head, half = head / 2;
   return row - inside + 2 * (inside % half) + inside / half;

@@ -79,7 +79,7 @@ double parse_seconds_option(const std::string& text, const std::string& option) 
 double parse_bytes_option(const std::string& text, const std::string& option) {
   try {
     if (const double bytes = parse_quantity(text, Dimension::bytes); bytes > 0) return bytes;
-  } catch (const Error&) {  // likewise
+  } catch (const Error&) {  // told below, with an example that suits an option
   }
   throw input_error(fmt::format("{} must be a size above 0 B, found \"{}\"", option, text),
                     fmt::format("give a number with its unit, as in {} \"24 GiB\"", option));

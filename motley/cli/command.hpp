@@ -42,9 +42,9 @@ void add_up(CLI::App& parent, Action& action);
 void add_join(CLI::App& parent, Action& action);
 void add_chat(CLI::App& parent, Action& action);
 void add_status(CLI::App& parent, Action& action);          // running.cpp
-void add_drain(CLI::App& parent, Action& action);           // likewise
-void add_link(CLI::App& parent, Action& action);            // likewise
-void add_plan_apply(CLI::App& plan_verbs, Action& action);  // likewise, where the runtime is built
+void add_drain(CLI::App& parent, Action& action);           // running.cpp
+void add_link(CLI::App& parent, Action& action);            // running.cpp
+void add_plan_apply(CLI::App& plan_verbs, Action& action);  // running.cpp, where the runtime is built
 void add_bench(CLI::App& parent, Action& action);
 void add_coordinate(CLI::App& parent, Action& action);
 void add_group(CLI::App& parent, Action& action);
@@ -72,7 +72,7 @@ int emit_infeasible(const Output& output, const std::string& reason, const std::
 
 // "12" is refused, "10 s" is 10: for options that take a time.
 double parse_seconds_option(const std::string& text, const std::string& option);
-// Likewise "24 GiB".
+// The same of "24 GiB".
 double parse_bytes_option(const std::string& text, const std::string& option);
 
 // Throws an input error with the first violation, for verbs that need a sound plan.

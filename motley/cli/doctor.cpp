@@ -57,8 +57,8 @@ Finding data() {
 }
 
 Finding worker() {
-  const auto beside = worker_program();
-  if (::access(beside.c_str(), X_OK) == 0) return {"worker", State::ok, beside.string()};
+  const auto program = worker_program();
+  if (::access(program.c_str(), X_OK) == 0) return {"worker", State::ok, program.string()};
   return {"worker", State::missing, "motley-worker is missing: plans can be made but not served"};
 }
 

@@ -84,7 +84,7 @@ void add_join(CLI::App& parent, Action& action) {
       "\n"
       "examples:\n"
       "  motley join 'motley://10.0.0.5:4700/...'          the line that `motley up` prints\n"
-      "  motley join --link-file link --memory \"16 GiB\"    all but 16 GiB stays free\n"
+      "  motley join --link-file link --memory \"16 GiB\"    offer 16 GiB, and leave the rest free\n"
       "  MOTLEY_LINK='motley://...' motley join --name attic --model DIR");
   auto* link = verb->add_option("link", options->link, "Link, as `motley up` prints it")->type_name("LINK");
   verb->add_option("--link-file", options->link_file, "File with the link, in place of it")

@@ -136,7 +136,7 @@ void add_link(CLI::App& parent, Action& action) {
       "do not need it: they renew their certificates by those that they have.\n"
       "\n"
       "examples:\n"
-      "  motley link                        beside the links before it, which expire in their time\n"
+      "  motley link                        earlier links stay valid until they expire\n"
       "  motley link --revoke               refuse the links before it");
   verb->add_option("--token-lifetime", options->token_lifetime,
                    "How long the link admits new machines (default: as given to `motley up`)")

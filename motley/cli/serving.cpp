@@ -60,7 +60,7 @@ void require_served_types(const PlanningOptions& planning) {
                           parse_dtype_option(planning.crossing_type, "--crossing-type"));
 }
 
-// How far something has come is shown in place, and only where somebody looks.
+// How far something has come is shown in place, and only on a terminal.
 std::function<void(const Event&)> shown(bool quiet) {
   if (quiet) return {};
   return [terminal = ::isatty(STDERR_FILENO) == 1](const Event& event) {

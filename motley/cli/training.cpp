@@ -54,14 +54,14 @@ TrainPlan sound_plan(const std::string& file) {
 
 void check_model(const TrainPlan& plan, const std::string& folder, bool quiet) {
   if (!std::filesystem::exists(std::filesystem::path(folder) / "config.json"))
-    throw input_error(fmt::format("{} is no model folder: it has no config.json", folder),
+    throw input_error(fmt::format("{} is not a model folder: it has no config.json", folder),
                       "give a Hugging Face folder with config.json and weights in safetensors");
   const Model model = read_model(folder);
   require_same_model(plan, model, folder);
   warn(model_warnings(model), quiet);
 }
 
-// What somebody sees of a run.
+// What is shown of a run.
 class Progress {
  public:
   Progress(const TrainPlan& plan, const RunRecord& record, bool quiet)
@@ -259,7 +259,7 @@ void add_train(CLI::App& parent, Action& action) {
       ->check(CLI::PositiveNumber)
       ->type_name("N");
   verb->add_flag("--async-save", options->async_save,
-                 "Write checkpoints beside the next steps, from a copy that workers hold meanwhile");
+                 "Write checkpoints while the next steps run, from a copy that workers hold");
   verb->add_option("--eval-data", options->eval_data, "Validation data, in the same forms")->type_name("FILE");
   verb->add_option("--eval-every", options->eval_every, "Steps between validations (default: after the last)")
       ->check(CLI::PositiveNumber)

@@ -131,7 +131,7 @@ const Schema<DeviceFacts>& schema<DeviceFacts>() {
           .field("name", &D::name, "The short name that cluster files use.", {.required = true})
           .field("full_name", &D::full_name, "The vendor's name.", {.required = true})
           .field("aliases", &D::aliases,
-                 "Other names, beside those that differ in case, spaces, dashes, vendor, or the way in which "
+                 "Other names, in addition to those that differ in case, spaces, dashes, vendor, or the way in which "
                  "nvidia-smi writes "
                  "form factor and memory.")
           .field("vendor", &D::vendor, "nvidia, amd, intel, huawei or apple.", {.required = true})
@@ -173,7 +173,7 @@ const Schema<Facts>& schema<Facts>() {
 
 namespace {
 
-// The lower median, so that the figure is one that somebody really paid. 0 where there is none.
+// The lower median, so that the figure is one that was really paid. 0 where there is none.
 double typical_price(const std::vector<PriceFact>& prices) {
   if (prices.empty()) return 0;
   std::vector<double> sorted;
@@ -259,8 +259,8 @@ std::string card_name(std::string_view name) {
 struct Catalogue {
   std::vector<DeviceType> types;
   std::vector<LinkSpeed> links;                // of each type
-  std::vector<bool> through_host;              // likewise
-  std::vector<double> compute_capability;      // likewise
+  std::vector<bool> through_host;              // of each type
+  std::vector<double> compute_capability;      // of each type
   std::map<std::string, std::size_t> by_name;  // as card_name() has it
 };
 

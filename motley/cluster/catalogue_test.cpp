@@ -45,7 +45,7 @@ TEST(Catalogue, SpotValues) {
   EXPECT_EQ(known("A6000").memory_bandwidth_bytes_per_s, 768e9);
   EXPECT_EQ(known("A6000").flop_per_s.at("fp16"), 154.8e12);
   EXPECT_EQ(known("A6000").usd_per_hour, 0.83);  // the middle of 0.55, 0.83, 1.09
-  EXPECT_EQ(known("A40").usd_per_hour, 0.55);    // of 0.55 and 1.224 the one that somebody paid, the lower
+  EXPECT_EQ(known("A40").usd_per_hour, 0.55);    // of 0.55 and 1.224 the one that was paid, the lower
   EXPECT_EQ(known("A5000").memory_bytes, 24LL << 30);
   EXPECT_EQ(known("A4000").memory_bandwidth_bytes_per_s, 448e9);
   EXPECT_EQ(known("RTX 4090").flop_per_s.at("bf16"), 165.2e12);  // fp32 accumulation
@@ -117,7 +117,7 @@ TEST(Catalogue, SharesInTraining) {
   EXPECT_EQ(known("L4").training, (TrainingShares{0.42, 0.31, 0.43, Basis::guess}));
 }
 
-// Whoever has measured products or attention has measured them for training, too.
+// A cluster file that measured products or attention has measured them for training, too.
 TEST(Catalogue, GivenEfficiencyTakesThePlaceOfSharesInTraining) {
   const auto shares = [](const std::string& keys) {
     const std::string toml =

@@ -163,8 +163,8 @@ struct Switch {
 // go from the last stage to its machine, and from there to the first stage.
 struct DriverCost {
   std::string machine = {};  // empty: wherever a plan's first stage is, and the links to it are part of `step_s`
-  double step_s = 0;         // from the last stage's answer to the start of the next step, beside these links
-  double request_s = 0;      // of a request, beside its steps
+  double step_s = 0;         // from the last stage's answer to the start of the next step, without these links
+  double request_s = 0;      // of a request, without its steps
   bool operator==(const DriverCost&) const = default;
 };
 
@@ -225,8 +225,8 @@ struct Cluster {
   }
   // Index of a device by its name; throws an input error with a suggestion.
   int find_device(std::string_view name) const;
-  // The most specific description wins: matrix, then [[link]], then the machine's own, then [network]. A link nobody
-  // described is an input error that names both ends.
+  // The most specific description wins: matrix, then [[link]], then the machine's own, then [network]. A link that
+  // is not described is an input error that names both ends.
   PathSpeed link(int from, int to) const;
   // From the driver's machine to a device, and back: no time at all on the same machine, or where the description does
   // not say where the driver is.

@@ -8,7 +8,7 @@ namespace motley {
 
 constexpr std::int64_t most_host_reserve_bytes = std::int64_t{8} << 30;
 
-// For programs beside the workers, and for the kernel's cache of what is read from disk: a tenth, 8 GiB at most.
+// For programs other than the workers, and for the kernel's cache of what is read from disk: a tenth, 8 GiB at most.
 constexpr std::int64_t host_reserve_bytes(std::int64_t host_bytes) {
   return std::min(host_bytes / 10, most_host_reserve_bytes);
 }

@@ -18,7 +18,7 @@ std::optional<LinkSpeed> machine_link(std::string_view device_type);
 // catalogue does not know.
 bool exchanges_through_host(std::string_view device_type);
 // One way, with the launch of a copy. Tensor parallelism over two RTX 3090 brings 1.25 times the tokens/s of one stream
-// over NVLink, which is about 20 us more for each all-reduce (docs/costs.md).
+// over NVLink, which is about 20 us more for each all-reduce (docs/concepts/costs.md).
 inline constexpr double through_host_latency_s = 25e-6;
 
 }  // namespace motley

@@ -106,7 +106,7 @@ within_site = {latency = "1 ms", bandwidth = "9 GB/s", bandwidth_up = "4 GB/s"}
   EXPECT_EQ(cluster.link(b0, a0).bandwidth_bytes_per_s, 4e9);
 }
 
-// Whoever sends leaves by the way up and arrives by the way down: the narrower one counts, whichever it is.
+// A message leaves by the way up and arrives by the way down: the narrower one counts, whichever it is.
 TEST(Links, BetweenEqualsTheNarrowerWayCounts) {
   const Cluster up_wider = cluster_with(R"(
 [network]

@@ -193,7 +193,7 @@ class TypeTable {
   std::vector<DeviceType> described_;
   std::vector<DeviceType> used_;
   std::map<std::string, std::size_t> described_at_;  // by plain names
-  std::map<std::string, int> used_at_;               // likewise
+  std::map<std::string, int> used_at_;               // by plain names
 };
 
 // ---- machines and devices ----
@@ -277,7 +277,7 @@ Names site_names(const Cluster& cluster) {
   return names;
 }
 
-// A hint for a name that is no machine: copies are named one by one.
+// A hint for a name that is not a machine's: copies are named one by one.
 std::string machine_hint(const Cluster& cluster, std::string_view name, const Names& others = {}) {
   for (const auto& described : cluster.description.machines)
     if (described.name == name && described.count > 1)

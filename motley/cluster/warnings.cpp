@@ -68,7 +68,7 @@ class Warnings {
       found_.push_back(fmt::format("{} is read as {}: is the unit right?", what, format_quantity(value, dimension)));
   }
 
-  // Beside the catalogue's figure, where the type is one of its own.
+  // Against the catalogue's figure, where the type is one of its own.
   void check_figure(const std::string& what, double value, double known, const Range& range, Dimension dimension) {
     const double factor = known > 0 && value > 0 ? std::max(value / known, known / value) : 1;
     if (factor < suspicious_factor) return check(what, value, range, dimension);

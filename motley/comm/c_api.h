@@ -196,7 +196,7 @@ typedef struct {
   // Whose part counts: members that are learning the state (motley_items) add nothing, and apply the step's result to
   // the first `items` items of it alone.
   int32_t contributors;
-  int32_t place;  // among them; negative: this process is no contributor
+  int32_t place;  // among them; negative: this process does not contribute
   int32_t items;  // that this process has
 } motley_step;
 

@@ -196,14 +196,14 @@ motley_session* motley_open_session(const motley_session_options* asked, char* e
       options.share_state = std::ref(*session->slices);
     }
     if (asked->state != nullptr) {
-      session->sync =
-          std::make_unique<motley::StateSync>(motley::StateSyncOptions{.group = options.member.group,
-                                                                       .listen = motley::beside(options.fabric.listen),
-                                                                       .identity = options.member.identity,
-                                                                       .key = options.member.token,
-                                                                       .give_bytes_per_s = asked->give_bytes_per_s,
-                                                                       .take_bytes_per_s = asked->take_bytes_per_s},
-                                              access_of(*asked->state));
+      session->sync = std::make_unique<motley::StateSync>(
+          motley::StateSyncOptions{.group = options.member.group,
+                                   .listen = motley::sibling_of(options.fabric.listen),
+                                   .identity = options.member.identity,
+                                   .key = options.member.token,
+                                   .give_bytes_per_s = asked->give_bytes_per_s,
+                                   .take_bytes_per_s = asked->take_bytes_per_s},
+          access_of(*asked->state));
       options.fetch_state = std::ref(*session->sync);
     }
     session->session = std::make_unique<motley::Session>(std::move(options));

@@ -24,7 +24,7 @@ using Replan = std::function<std::optional<ServePlan>(const ServePlan& plan, con
 
 // A worker that dies is started again on its device, until the device counts as lost.
 struct RestartRule {
-  int deaths = 1;  // so many within window_s, with no token between them: the device is lost. 1: at the first
+  int deaths = 1;  // a device is lost after this many deaths of its worker within window_s without a token in between
   double window_s = 60;
   double first_wait_s =
       1;               // before the second start; twice as long before each that follows. The first waits for nothing
@@ -51,7 +51,7 @@ struct DeploymentStatus {
   std::shared_ptr<const ServePlan> plan;  // in force
   std::uint64_t epoch = 0;                // of the plan: from 1, one more with each change
   std::vector<WorkerStatus> workers;
-  std::map<std::string, double> slow;  // devices that compute so many times slower than they used to
+  std::map<std::string, double> slow;  // devices that compute this many times slower than they used to
   std::set<std::string> lost;          // devices, which are not planned with
   double uptime_s = 0;
 };
@@ -81,7 +81,7 @@ class DeploymentState {
   // `replan` returns: -> loading; where devices are gone it counts as asked for, since these do not return by
   // themselves.
   // -> failed, or down, where there is none or where it does not suit this deployment; a loss before the first plan has
-  // served is final unless the rule waits. Takes as long as `replan` does. Where memory is short, and nobody lost, the
+  // served is final unless the rule waits. Takes as long as `replan` does. Where memory is short, and none is lost, the
   // same plan with fewer keys and values takes effect, also before the first has served.
   void lost(const WorkerLoss& loss, double now_s = 0);
   // A request got a token: earlier deaths count no more.

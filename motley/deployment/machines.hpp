@@ -34,9 +34,10 @@ class Machines {
   virtual int changed() const = 0;
   virtual void clear_changed() = 0;
 
-  // Lets those that are there (`among`: of these) measure the links between them, for about so many seconds. What is
-  // known of them afterwards: also links that were measured before. Less than two machines measure nothing, and where a
-  // measurement fails that is reported and nothing is learned. Returns early when `stop`, a descriptor, is readable.
+  // Measures the links between the machines that are there (or those of them in `among`), for about this many seconds.
+  // What is known of them afterwards: also links that were measured before. Less than two machines measure nothing, and
+  // where a measurement fails that is reported and nothing is learned. Returns early when `stop`, a descriptor, is
+  // readable.
   virtual std::vector<MachineLink> measure_links(double seconds, int stop, const std::set<std::string>& among) = 0;
   virtual std::vector<MachineLink> links() const = 0;
 };

@@ -18,7 +18,7 @@
 
 namespace motley {
 
-// Each with so many toy devices.
+// Each with this many toy devices.
 inline Cluster toy_machines(const std::map<std::string, int>& devices) {
   std::string text = "format = \"motley.cluster/1\"\nname = \"toys\"\n";
   for (const auto& [name, count] : devices)

@@ -46,7 +46,7 @@ class SparePlans {
   std::optional<ServePlan> after_loss(const ServePlan& before, const std::set<std::string>& lost) const;
   // What `plan` is predicted to bring by what is known of its devices and links now.
   double tokens_per_s(ServePlan plan) const;
-  // From now on plans are made with devices that are so many times slower than they were measured.
+  // From now on plans are made with devices that are this many times slower than they were measured.
   void set_slow(std::map<std::string, double> factors);
 
   // Makes a plan for each possible loss while these devices are lost already, in place of those that are there, until

@@ -374,7 +374,7 @@ TEST_F(DeployedAgentTest, ARevokedMemberIsToldAndStaysOut) {
   ASSERT_TRUE(lists(1));
   group_.admission().revoke("box", {});
   members_.remove("box", "has been revoked");
-  members_.remove("nobody", "has been revoked");
+  members_.remove("stranger", "has been revoked");
   EXPECT_TRUE(lists(0));
   const auto error_of = [](RunningAgent& refused) {
     try {
@@ -421,7 +421,7 @@ TEST_F(AgentTest, WaitsForADriverUntilItIsStopped) {
   EXPECT_TRUE(agent_says_.has("waiting: the driver at 127.0.0.1:1 does not answer"));
   link.coordinator = "127.0.0.1:1";
   RunningAgent without_coordinator(options(link));
-  EXPECT_TRUE(agent_says_.has("waiting: nobody answers at 127.0.0.1:1"));
+  EXPECT_TRUE(agent_says_.has("waiting: no answer from 127.0.0.1:1"));
   without_driver.stop();
   without_coordinator.stop();
   EXPECT_FALSE(without_driver.result());
@@ -467,7 +467,7 @@ class HandDriver {
     }
     throw Error(ErrorCode::peer, "no agent has connected");
   }
-  // Nobody answers any more.
+  // There is no answer any more.
   void go() { listener_.reset(); }
 
   static void send(BlockingMessageStream& stream, const AgentMessage& message) {
@@ -635,7 +635,7 @@ TEST_F(DrivenAgentTest, ReadsItsOwnCopyWhereThatIsWhatIsServed) {
   HandDriver::receive<AgentReport>(*stream);
   HandDriver::send(*stream, Weights{manifest_});
   HandDriver::send(*stream, StartWorker{"box/0", 1, {{0, 0}}});
-  EXPECT_TRUE(becomes(true)) << "nothing is fetched: nobody gives it";
+  EXPECT_TRUE(becomes(true)) << "nothing is fetched: no machine gives it";
 }
 
 TEST_F(DrivenAgentTest, FetchesWhereItsOwnCopyIsAnotherOrNone) {

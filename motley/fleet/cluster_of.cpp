@@ -12,7 +12,8 @@ namespace motley {
 namespace {
 
 // Of the rates that an agent measures, what the engine's steps reach. Measured with one thread of a Xeon with AVX-512
-// and bf16 instructions, weights in q8_0 (docs/costs.md): a step reads all weights, then computes, 1 to 32 tokens.
+// and bf16 instructions, weights in q8_0 (docs/concepts/costs.md): a step reads all weights, then computes, 1 to 32
+// tokens.
 constexpr Efficiency measured_shares{
     .compute = 0.8, .bandwidth = 1, .quantised_bandwidth = 1, .in_turn = true, .basis = Basis::guess};
 

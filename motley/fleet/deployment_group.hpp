@@ -1,5 +1,5 @@
 // The group of one deployment, for as long as this process lives: an authority, tokens, and a coordinator that
-// certifies whoever shows one.
+// certifies a process that shows one.
 #pragma once
 
 #include <functional>

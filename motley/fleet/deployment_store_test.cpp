@@ -94,13 +94,13 @@ class FakeLedger : public LedgerStore {
   void append(const std::vector<std::string>&) override { FAIL() << "one record is enough"; }
   void replace(const std::string& text) override {
     const std::lock_guard lock(record_.mutex);
-    if (record_.away) throw Error(ErrorCode::environment, "nobody answers");
+    if (record_.away) throw Error(ErrorCode::environment, "no answer");
     record_.texts = {text};
   }
   void keep() override {
     const std::lock_guard lock(record_.mutex);
     ++record_.kept;
-    if (record_.away) throw Error(ErrorCode::environment, "nobody answers");
+    if (record_.away) throw Error(ErrorCode::environment, "no answer");
     if (record_.taken) {
       record_.taken = false;
       throw StoreFenced("another coordinator has taken over");
@@ -160,7 +160,7 @@ TEST_F(SharedStoreTest, HoldsOneDeploymentForWhoeverReadsIt) {
 }
 
 TEST_F(SharedStoreTest, WhatIsNoDeploymentIsRefused) {
-  record_.texts = {"somebody's"};
+  record_.texts = {"another's"};
   const auto store = open();
   EXPECT_THAT(refusal([&] { store->read(); }), HasSubstr("etcd://here/a does not hold a deployment"));
 }
@@ -180,7 +180,7 @@ TEST_F(SharedStoreTest, IsHeldUntilAnotherDriverTakesItUp) {
   EXPECT_THROW(store->check_held(), StoreFenced);
 }
 
-// While it was away the lease ran out, and nobody came.
+// While it was away the lease ran out, and no other came.
 TEST_F(SharedStoreTest, OneThatNobodyTookIsTakenAgain) {
   const auto store = open();
   store->keep(some_deployment());
@@ -196,10 +196,10 @@ TEST_F(SharedStoreTest, ThatItIsAwayIsToldOnceAndEndsNothing) {
   change([](Record& record) { record.away = true; });
   ASSERT_TRUE(becomes([&] { return times_kept() > 4; }));
   EXPECT_TRUE(store->is_held());
-  EXPECT_THAT(told_.lines(), ElementsAre("store: is away, and the deployment goes on: nobody answers"));
+  EXPECT_THAT(told_.lines(), ElementsAre("store: is away, and the deployment goes on: no answer"));
   EXPECT_THROW(store->keep(some_deployment()), Error);
   store->remove();
-  EXPECT_THAT(told_.lines(), Contains("store: still holds the deployment that has ended: nobody answers"));
+  EXPECT_THAT(told_.lines(), Contains("store: still holds the deployment that has ended: no answer"));
 }
 
 }  // namespace

@@ -57,7 +57,7 @@ class Gathering {
   void open();
   // From now on machines fetch weights. Reads all of them, unless their digests are known.
   void offer_weights();
-  // Until so many are there, these among them.
+  // Until this many are there, these among them.
   void wait_for(int count, const std::set<std::string>& names);
   void measure_links();
   // A described machine must be what its agent offers; throws an input error.
@@ -76,7 +76,7 @@ class Gathering {
   void check_held() const { store_->check_held(); }
   bool is_held() const { return store_->is_held(); }
   // The deployment has ended, on all machines, and nothing is kept of it; or this driver leaves it, where another one
-  // has taken it up. Once: whoever calls later waits for that.
+  // has taken it up. Once: a later call waits for that.
   void end();
   // The machines stay, and look for the driver that takes the deployment up.
   void leave();

@@ -38,7 +38,7 @@ TEST_F(GatheringTest, MachinesJoinByTheLinkThatIsShown) {
   EXPECT_EQ(gathering->members().list().size(), 2u);
 }
 
-// No other machine takes its name, and its link is shown to nobody.
+// No other machine takes its name, and its link is not shown.
 TEST_F(GatheringTest, TheOwnAgentComesByALinkOfItsOwn) {
   const auto gathering = gather();
   gathering->open();
@@ -185,7 +185,7 @@ TEST_F(GatheringTest, AMachineThatIsRevokedIsCutOffAndThoseOfItsLinkAreNamed) {
   gathering->wait_for(1, {"attic"});
 }
 
-// Nobody is admitted whom the next driver would not know.
+// No machine is admitted that the next driver would not know.
 TEST_F(GatheringTest, WithoutRoomToKeepItNothingChanges) {
   const auto gathering = gather();
   gathering->open();

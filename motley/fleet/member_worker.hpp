@@ -13,7 +13,7 @@
 
 namespace motley {
 
-// What is learned of a worker beside its control connection.
+// What is learned of a worker other than by its control connection.
 struct WorkerNews {
   std::mutex mutex;
   std::optional<WorkerExit> exit;

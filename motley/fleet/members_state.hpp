@@ -278,7 +278,7 @@ struct MembersState {
     std::vector<MemberStatus> with_it{{agent.name, agent.address, report.devices}};
     for (const Agent& other : agents)
       if (!other.gone && other.report) with_it.push_back({other.name, other.address, other.report->devices});
-    cluster_of(with_it, {}, assumed_network());  // throws where nobody could plan with it
+    cluster_of(with_it, {}, assumed_network());  // throws where it cannot be planned with
     agent.report = report;
     sources_changed = true;
     std::vector<std::string> devices;
@@ -428,8 +428,8 @@ struct MembersState {
     return true;
   }
 
-  // What an earlier start has left behind does not count any more. Returns the start's number; whoever is not there is
-  // found by check_starting().
+  // What an earlier start has left behind does not count any more. Returns the start's number; a worker that is not
+  // there is found by check_starting().
   std::uint64_t begin_start(const std::vector<std::string>& starting, const std::vector<std::string>& running,
                             const ChunksOf& chunks) {
     std::uint64_t start = 0;

@@ -1,5 +1,5 @@
 // How much a member may say: several times what an agent has to say at the busiest, and little enough that the driver
-// hears all others beside it.
+// hears all others with it.
 #pragma once
 
 #include <algorithm>
@@ -13,9 +13,9 @@ namespace motley {
 class MessageBudget {
  public:
   static constexpr double messages_per_s = 500, most_messages = 2000;                              // at once
-  static constexpr double bytes_per_s = std::size_t{4} << 20, most_bytes = std::size_t{64} << 20;  // likewise
+  static constexpr double bytes_per_s = std::size_t{4} << 20, most_bytes = std::size_t{64} << 20;  // at once
 
-  // One more message, of so many bytes. False: it is too much.
+  // One more message, of this many bytes. False: it is too much.
   bool take(std::size_t bytes, Instant now = Clock::now()) {
     const double passed_s = std::chrono::duration<double>(now - std::exchange(at_, now)).count();
     messages_ = std::min(most_messages, messages_ + passed_s * messages_per_s) - 1;

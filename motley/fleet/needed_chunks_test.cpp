@@ -95,7 +95,7 @@ class NeededChunksTest : public SafetensorsTest {
 
 // Two layers, and a place for every tensor:
 //   0 header   1, 2 embedding   3 q   4 k   5 v   6 o   7, 8 gate, half of it each   9 up   10 down   11, 12 norms
-//   13 ... 22 the second layer, likewise   23 final norm   24, 25 head
+//   13 ... 22 the second layer, the same   23 final norm   24, 25 head
 class HandComputedTest : public NeededChunksTest {
  protected:
   HandComputedTest() { lay_out(); }

@@ -39,7 +39,7 @@ void OwnAgent::kill() {
   if (child_ > 0) ::kill(child_, SIGKILL);
 }
 
-// Its status; until this is known its number is no other process's.
+// Its status; until this is known its number is not another process's.
 int OwnAgent::wait_for(int child) {
   siginfo_t how{};
   while (::waitid(P_PID, static_cast<id_t>(child), &how, WEXITED | WNOWAIT) < 0 && errno == EINTR) {

@@ -134,7 +134,7 @@ const Schema<ChainPrediction>& schema<ChainPrediction>() {
 
 template <>
 const Schema<ChainPoint>& schema<ChainPoint>() {
-  static const auto table = Schema<ChainPoint>("point", "The least time within so many bytes.")
+  static const auto table = Schema<ChainPoint>("point", "The least time within a number of bytes.")
                                 .field("time_s", &ChainPoint::time_s, "Seconds.", {.required = true, .min = 0})
                                 .field("bytes", &ChainPoint::bytes, "Bytes.", {.required = true, .min = 0});
   return table;

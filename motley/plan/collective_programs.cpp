@@ -298,7 +298,7 @@ CollectiveProgram program_of_rounds(const CollectiveShape& shape, const std::vec
       receives[at(transfer.to)].push_back(
           {.kind = transfer.kind, .peer = transfer.from, .chunk = 0, .first = transfer.first, .last = transfer.last});
     }
-    // The k-th peer after one's own sends to one's k-th send: nobody is everybody's first.
+    // The k-th peer after one's own sends to one's k-th send: no rank is the first of all.
     const auto distance = [&](int rank, int peer) { return (peer - rank + shape.ranks) % shape.ranks; };
     for (int rank = 0; rank < shape.ranks; ++rank) {
       auto& out = sends[at(rank)];

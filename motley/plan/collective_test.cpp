@@ -115,7 +115,7 @@ TEST(CollectiveCheck, FindsWhatIsWrong) {
   lost.steps[1].pop_back();
   EXPECT_NE(first_wrong(lost).find("never receives"), std::string::npos) << first_wrong(lost);
 
-  auto awaited = good;  // what rank 0 receives first is sent by nobody
+  auto awaited = good;  // what rank 0 receives first is not sent
   std::erase_if(awaited.steps[1], [](const CollectiveStep& step) { return step.kind == CollectiveStepKind::send; });
   EXPECT_EQ(first_wrong(awaited), "program[0][3]: rank 1 never sends [0, 240) of chunk 0 to rank 0");
 
@@ -197,7 +197,7 @@ TEST(CollectiveCheck, WhatIsStillToBeSentIsNotOverwritten) {
 }
 
 TEST(CollectiveCheck, StepsMayBeListedLate) {
-  // Rank 1 lists a receive that comes last before a send that the others wait for: ranges are disjoint, nobody waits.
+  // Rank 1 lists a receive that comes last before a send that the others wait for: ranges are disjoint, no rank waits.
   CollectiveProgram program{.operation = CollectiveOperation::all_reduce, .ranks = 2, .bytes = 8, .steps = {}};
   using enum CollectiveStepKind;
   program.steps = {{{send, 1, 0, 0, 4}, {reduce, 1, 0, 4, 8}, {send, 1, 0, 4, 8}, {recv, 1, 0, 0, 4}},

@@ -193,7 +193,8 @@ class Rendezvous {
   std::vector<int> open_;  // events before it that have not happened
 };
 
-// Who has contributed to a range, one bit per rank; the last bit: what was there before the operation, and is nobody's.
+// Who has contributed to a range, one bit per rank; the last bit: what was there before the operation, and is of no
+// rank.
 using Contributors = std::vector<std::uint64_t>;
 
 class Contributions {

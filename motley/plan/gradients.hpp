@@ -24,8 +24,8 @@ struct GradientPart {
 };
 
 // Every element of every tensor, once. A tensor is cut wherever any holder's part of it ends (common refinement), so
-// degrees, shares and layouts in memory may differ: no part crosses a head, a gate or a tensor that somebody stores
-// elsewhere.
+// degrees, shares and layouts in memory may differ: no part crosses a head, a gate or a tensor that a holder
+// stores elsewhere.
 //
 // A device's gradient is that of the sum, over the tokens that it worked on, of their losses, divided by the tokens of
 // the whole step: unlike shares of the batch weigh as they should. The ranks of a tensor-parallel group hold it as

@@ -2,7 +2,7 @@
 //
 // A configuration is one replica shape: devices, and the rate at which one copy serves each class of requests when it
 // serves only that class. Time-sharing between classes adds up: a copy that gives a part of its time to each class
-// serves that part of each rate. docs/planner-rent.md has the model.
+// serves that part of each rate. docs/concepts/planner-rent.md has the model.
 #pragma once
 
 #include <cstdint>

@@ -31,7 +31,7 @@ struct OffloadPlan {
   std::int64_t batch = 1;         // sequences of a micro-batch
   std::int64_t batches = 1;       // micro-batches that share one pass over the weights
   std::int64_t kv_tokens = 0;     // room for keys and values, tokens per layer, of all sequences
-  std::int64_t prompt_chunk = 0;  // tokens of prompts in a micro-batch, beside its sequences
+  std::int64_t prompt_chunk = 0;  // tokens of prompts in a micro-batch, in addition to its sequences
   TierShares weights = {}, kv = {}, activations = {};
   DType weight_type = DType::bf16;
   DType kv_type = DType::bf16;

@@ -1,5 +1,5 @@
 // The contract: what a planner decides and everything else consumes. Planners never see the runtime; the runtime never
-// sees a planner. A plan carries the descriptions it was made from, so that it needs nothing beside it.
+// sees a planner. A plan carries the descriptions it was made from, so that it needs nothing else.
 #pragma once
 
 #include <string>

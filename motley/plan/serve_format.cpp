@@ -153,7 +153,7 @@ const Schema<ServePrediction>& schema<ServePrediction>() {
   using P = ServePrediction;
   constexpr Limits figure{.always_written = true, .min = 0};
   constexpr const char* range_doc =
-      "Where it lies if device types that nobody measured reach less, or more, than those that stand for them.";
+      "Where it lies if device types that were not measured reach less, or more, than those that stand for them.";
   static const auto table =
       Schema<P>("predicted", "Prediction for the workload.")
           .field("tokens_per_s", &P::tokens_per_s, "Output tokens of all routes, each with its `batch` in flight.",
@@ -175,12 +175,12 @@ const Schema<ServePrediction>& schema<ServePrediction>() {
 
 namespace {
 
-// A plan needs nothing beside it: what a workload takes from a trace must already be in it.
+// A plan needs nothing else: what a workload takes from a trace must already be in it.
 void check_lengths(const ServePlan& plan, const Reader& reader) {
   for (const auto& described : plan.workload.classes)
     if (described.prompt_tokens.mean == 0 || described.output_tokens.mean == 0)
       reader.fail(fmt::format("workload: class \"{}\" has no mean lengths", described.name),
-                  "a plan does not read traces: give `mean` beside `trace`");
+                  "a plan does not read traces: give `mean` with `trace`");
 }
 
 }  // namespace

@@ -190,7 +190,7 @@ TEST(Plan, ErrorsNamePlaceCauseAndFix) {
   plan = good;
   member(member(plan, "workload"), "class").as_array()[0].set("prompt_tokens", Value::object({{"trace", "x.csv"}}));
   EXPECT_EQ(error_of(plan),
-            "workload: class \"chat\" has no mean lengths | a plan does not read traces: give `mean` beside `trace`");
+            "workload: class \"chat\" has no mean lengths | a plan does not read traces: give `mean` with `trace`");
 }
 
 TEST(Plan, ReadsFiles) {

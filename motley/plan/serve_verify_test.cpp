@@ -171,7 +171,7 @@ TEST(Verify, EachBreakageIsFoundAlone) {
          plan.stages[1].shares = {0.5, 0.5, 0};
        },
        {{"stages[1].shares", "the share 0 is not a positive number"}}},
-      {"a share that is no number",
+      {"a share that is not a number",
        [](ServePlan& plan) {
          plan.stages[1].shares = {0.5, 0.5, std::nan("")};
        },
@@ -218,7 +218,7 @@ TEST(Verify, EachBreakageIsFoundAlone) {
       {"weight of nothing",
        [](ServePlan& plan) { plan.routes[0].weight = 0; },
        {{"routes[0].weight", "the weight 0 is not a positive number"}}},
-      {"weight that is no number",
+      {"weight that is not a number",
        [](ServePlan& plan) { plan.routes[0].weight = std::numeric_limits<double>::quiet_NaN(); },
        {{"routes[0].weight", "the weight nan is not a positive number"}}},
       {"unknown stage",
@@ -315,14 +315,14 @@ TEST(Verify, EachBreakageIsFoundAlone) {
        },
        {{"routes[1].path[0].activation_type",
          "another route sends from stage \"r0/s0\" to \"r0/s1\" in another type"}}},
-      {"link that nobody described",
+      {"link that is not described",
        [](ServePlan& plan) {
          plan.cluster.description.machines[2].site = "road";
          plan.cluster = resolve(plan.cluster.description, "test");
        },
        {{"routes[0].path[1]",
          "nothing describes the link between the sites \"default\" and \"road\" (shelf/0 to laptop/0)"}}},
-      {"link inside a stage that nobody described",
+      {"link inside a stage that is not described",
        [](ServePlan& plan) {
          add_attic(plan);
          plan.cluster.description.machines.back().site = "road";

@@ -70,7 +70,7 @@ const std::vector<EnumName<PassKind>>& enum_names<PassKind>();
 enum class SyncAlgorithm {
   ring,         // reduce-scatter and all-gather around a ring
   direct,       // every owner of a part receives it from all others and sends the sum back
-  hierarchical  // likewise, first inside each machine, then inside each site, then over all
+  hierarchical  // the same, first inside each machine, then inside each site, then over all
 };
 template <>
 const std::vector<EnumName<SyncAlgorithm>>& enum_names<SyncAlgorithm>();
@@ -144,7 +144,7 @@ struct StageFootprint {
   bool head = false;
   std::int64_t sequences = 1;  // of a micro-batch, over all data-parallel ranks
   std::int64_t in_flight = 1;  // micro-batches whose activations are held at once
-  std::int64_t waiting = 0;    // and those beside them whose gradients of weights wait, where weights_wait()
+  std::int64_t waiting = 0;    // and in addition those whose gradients of weights wait, where weights_wait()
 };
 // Bytes on each of tp x dp ranks, in their order, without reserve and limit; `shares` as in TrainStage. Throws an input
 // error where the layers cannot be cut so.
@@ -157,7 +157,7 @@ std::int64_t micro_batches_in_flight(PipelineSchedule schedule, std::size_t stag
 // By how many micro-batches the gradients of a stage's weights lag behind those of its input; 0: the backward pass
 // computes both. With it every stage holds something of as many micro-batches as the first.
 std::int64_t weight_lag(PipelineSchedule schedule, std::size_t stage);
-// Micro-batches beside those in flight whose gradients of weights wait.
+// Micro-batches in addition to those in flight whose gradients of weights wait.
 std::int64_t micro_batches_waiting(PipelineSchedule schedule, std::size_t stage, std::size_t stages,
                                    std::int64_t micro_batches);
 // Bytes on every device of a stage of a plan, in the order of its devices.

@@ -91,7 +91,7 @@ const Schema<GradientSync>& schema<GradientSync>() {
       Schema<G>("sync", "How replicas add up their gradients.")
           .field("algorithm", &G::algorithm,
                  "`ring`; `direct`: every owner of a part receives it from all others and sends the sum back; or "
-                 "`hierarchical`: likewise, first inside each machine, then inside each site, then over all. Default: "
+                 "`hierarchical`: the same, first inside each machine, then inside each site, then over all. Default: "
                  "`ring`.",
                  {.always_written = true})
           .field("overlap", &G::overlap, "Overlap with the backward pass. Default: false.", {.always_written = true});
@@ -122,9 +122,9 @@ const Schema<TrainPrediction>& schema<TrainPrediction>() {
           .field("iteration_s", &P::iteration_s, "Seconds of a step, in the cost form of the search.", figure)
           .field("tokens_per_s", &P::tokens_per_s, "Tokens of a step, per second of it.", figure)
           .field("mfu", &P::mfu, "Model FLOPs per second as a share of the peak of the devices that work.", figure)
-          .field(
-              "iteration_s_range", &P::iteration_s_range,
-              "Where it lies if device types that nobody measured reach more, or less, than those that stand for them.")
+          .field("iteration_s_range", &P::iteration_s_range,
+                 "Where it lies if device types that were not measured reach more, or less, than those that stand for "
+                 "them.")
           .field("memory_bytes", &P::memory_bytes, "Memory by device.", {.always_written = true});
   return table;
 }

@@ -154,7 +154,7 @@ TEST(TrainPlan, MemoryIsCounted) {
   EXPECT_EQ(thirds[0].weights, thirds[1].weights);
   EXPECT_EQ(thirds[1].weights - thirds[2].weights, 2 * 8 * 768);
 
-  // Ends: a tied table counts once where one stage holds both. Logits are fp32, with their products' 2 bytes; beside
+  // Ends: a tied table counts once where one stage holds both. Logits are fp32, with their products' 2 bytes; with
   // them are norms in fp32, and the gradient of the head in 2 bytes.
   const StageFootprint whole{.embedding = true, .head = true, .sequences = 1, .in_flight = 1};
   const TrainMemory ends = train_memory(arch, training, whole, {{.layers = {0, 12}, .recompute = true}}).at(0);

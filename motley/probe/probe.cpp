@@ -76,7 +76,7 @@ class Probe {
                     "probe again without other programs on the cores");
       report("these times are inconsistent, as if other programs used the cores: measuring again");
     }
-    // Threads of several workers would be in each other's way on these cores, and one device has nobody to talk to.
+    // Threads of several workers would be in each other's way on these cores, and one device has no other to talk to.
     const bool alone = options_.cluster.devices.size() == 1 && (options_.threads > 1 || !on_processors());
     for (const char* transport : {"shm", "tcp"})
       if (!alone) probe_channels(transport);
@@ -128,7 +128,7 @@ class Probe {
       ProbedType& probed = result_.types[type];
       StepRates& rates = probed.rates = with_unseen_rates(fit_steps(samples_[type]), samples_[type]);
       if (!std::isfinite(rates.bandwidth_bytes_per_s) || !std::isfinite(rates.product_flop_per_s)) return false;
-      // Where blocks are wide and contexts short, attention does not show beside the products.
+      // Where blocks are wide and contexts short, attention does not show next to the products.
       rates.attention_bandwidth_bytes_per_s =
           std::min(rates.attention_bandwidth_bytes_per_s, rates.bandwidth_bytes_per_s);
       rates.attention_flop_per_s = std::min(rates.attention_flop_per_s, rates.product_flop_per_s);
@@ -286,7 +286,7 @@ class Probe {
   }
 
  private:
-  // The real server, with a pipeline of all machines, asked as people ask. What its answers take beside what the
+  // The real server, with a pipeline of all machines, asked as people ask. What its answers take beyond what the
   // simulator makes of the rates that are known by now is the driver's: per step, and per request.
   void probe_server() {
     const TemporaryFolder folder;
@@ -332,8 +332,8 @@ class Probe {
   std::vector<std::int64_t> layer_counts_{few_layers, more_layers};  // three: all but few are beyond the cache
   Instant start_ = Clock::now();
   ProbeResult result_;
-  double further_stage_s_ =
-      std::numeric_limits<double>::infinity();  // what one more stage adds to a step beside its layers and the hop
+  double further_stage_s_ = std::numeric_limits<double>::infinity();  // what one more stage adds to a step in addition
+                                                                      // to its layers and the hop
   std::map<DType, std::vector<StepSample>> samples_;
   std::vector<std::unique_ptr<Rank>> ranks_;  // of the samples
 };

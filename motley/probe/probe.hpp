@@ -1,6 +1,6 @@
 // Measures this machine as a host of workers, on its processors or its GPUs: the constants of the cost model, from
 // steps that real workers run.
-// What is measured, how, and what is not: docs/probe.md.
+// What is measured, how, and what is not: docs/guides/probe.md.
 #pragma once
 
 #include <cstdint>
@@ -22,7 +22,7 @@ namespace motley {
 
 constexpr double default_probe_seconds = 18;
 
-// Of the real server with this plan and workers in this fleet, asked for answers of so many tokens over HTTP;
+// Of the real server with this plan and workers in this fleet, asked for answers of this many tokens over HTTP;
 // `seconds`: about so long at most.
 using MeasureAnswers =
     std::function<AnswerTimes(const ServePlan& plan, Fleet& fleet, const std::filesystem::path& model_folder,
@@ -32,7 +32,7 @@ struct ProbeOptions {
   Cluster cluster;                                     // its machines say how many workers compute together
   Architecture shape;                                  // whose blocks are run; those of large models are made narrower
   MeasureAnswers measure_answers;                      // by which the driver's times are found
-  std::filesystem::path worker_program;                // motley-worker, beside motley
+  std::filesystem::path worker_program;                // motley-worker, in motley's folder
   std::string backend = "cpu";                         // or cuda: GPU 0 stands for all of the machine's
   std::string transport = "shm";                       // between the workers of a machine
   int threads = 1;                                     // per worker
@@ -63,7 +63,7 @@ struct ProbeResult {
   std::optional<ProbedTiers> tiers;
   std::string vendor;                    // of the devices that were measured
   std::int64_t device_memory_bytes = 0;  // of GPUs: the least that was free of one of them; 0: not looked at
-  std::int64_t host_memory_bytes = 0;    // available beside what the devices have; 0: not measured, or none
+  std::int64_t host_memory_bytes = 0;    // available in addition to what the devices have; 0: not measured, or none
   DriverCost driver;
   std::int64_t cores = 1;
   double elapsed_s = 0;

@@ -25,7 +25,7 @@ class TemporaryFolder {
   std::filesystem::path path_;
 };
 
-// A Llama model with the widths of `shape` and so many layers; its config describes it completely.
+// A Llama model with the widths of `shape` and this many layers; its config describes it completely.
 Model probe_model(const Architecture& shape, std::int64_t layers);
 
 // Writes model.safetensors with all its tensors. Zeros: a file that takes no room, and numbers that a processor takes
@@ -90,7 +90,7 @@ struct MeasuredStep {
   ProbeStep step = {};
   double round_s = 0;
   double compute_s = 0;  // of all workers together
-  double rest_s = 0;     // of the round, beside that
+  double rest_s = 0;     // of the round, without that
 };
 
 // Times of all cases, in order. The cases of a list take turns for a row of rounds, as decode steps follow one another:

@@ -28,7 +28,7 @@ const ProbeScale& scale_of(const std::string& backend);
 std::int64_t kv_tokens_of(const ProbeScale& scale);
 
 // Narrower until a block has no more elements than the scale has and so much free memory holds, and a vocabulary that
-// fits beside it: products of narrow blocks are faster than those of wide ones, but the probe's time and memory grow
+// fits with it: products of narrow blocks are faster than those of wide ones, but the probe's time and memory grow
 // with it.
 Architecture probe_shape(Architecture shape, const ProbeScale& scale, std::int64_t memory_bytes);
 

@@ -1,5 +1,5 @@
 // Measures what lies behind a machine's devices as workers that offload use it: the disk by direct reads and writes,
-// with as many threads and in pieces of the same size, and copies in host memory beside threads that compute.
+// with as many threads and in pieces of the same size, and copies in host memory while threads compute.
 #pragma once
 
 #include <cstdint>
@@ -14,7 +14,7 @@ constexpr std::int64_t default_probe_file_bytes = std::int64_t{1} << 30;
 struct TierProbeOptions {
   std::filesystem::path folder;  // on the disk
   std::int64_t file_bytes = default_probe_file_bytes;
-  int computing_threads = 1;  // beside copies in host memory
+  int computing_threads = 1;  // during copies in host memory
 };
 
 struct ProbedTiers {

@@ -121,7 +121,7 @@ class TrainProbe {
       turns({{workers.get(), &rounds.emplace_back()}}, static_cast<std::size_t>(devices_), 1, sweep == 0);
     std::vector<double> once_s, exchange_s;
     for (const std::vector<StepParts>& round : rounds) {
-      // The worker that comes last waits for nobody.
+      // The worker that comes last does not wait.
       const auto least = [&](double StepParts::*figure) { return std::ranges::min(round, {}, figure).*figure; };
       once_s.push_back(least(&StepParts::once_s));
       exchange_s.push_back(least(&StepParts::exchange_s));
@@ -143,7 +143,7 @@ class TrainProbe {
     Passes operator-(const Passes& o) const { return {forward_s - o.forward_s, backward_s - o.backward_s}; }
     Passes operator/(double n) const { return {forward_s / n, backward_s / n}; }
   };
-  // Jobs that ran beside each other, as the workers of one step, who wait for the slowest: other programs slow down now
+  // Jobs that ran at the same time, as the workers of one step, who wait for the slowest: other programs slow down now
   // this one, now that.
   static std::vector<StepParts> side_by_side(const std::vector<std::vector<StepParts>>& jobs) {
     std::vector<StepParts> workers;
@@ -172,8 +172,8 @@ class TrainProbe {
   };
 
   // Models of one and of several layers tell the blocks from the rest. In that the head does all of its work in the
-  // forward pass, loss and gradients; what the backward pass has beside the blocks is the embedding's. As many jobs as
-  // there are devices for run beside each other, each with its own workers: nothing is exchanged.
+  // forward pass, loss and gradients; what the backward pass has in addition to the blocks is the embedding's. As many
+  // jobs as there are devices for run at the same time, each with its own workers: nothing is exchanged.
   void probe_passes(std::int64_t degree) {
     const Model one_layer = shortened(options_.model, 1);
     const auto jobs = static_cast<std::size_t>(std::max<std::int64_t>(1, devices_ / degree));
@@ -233,7 +233,7 @@ class TrainProbe {
     return std::make_unique<TrainWorkers>(plan, fleet_, TrainWorkersOptions{.weights = folder_.path()});
   }
 
-  // A step with micro-batches of so many sequences each, by workers that take turns, so that what slows the machine
+  // A step with micro-batches of this many sequences each, by workers that take turns, so that what slows the machine
   // down slows all of them. With `first` each runs another one before, which does not count: memory that is used for
   // the first time takes longer.
   struct Turn {

@@ -14,7 +14,7 @@ struct ChainRun {
   std::string option;  // its name
   std::int64_t count = 1;
   double seconds = 0;  // of all of them, without layout changes
-  double bytes = 0;    // likewise, without transient ones
+  double bytes = 0;    // of all of them, without transient ones
 };
 std::vector<ChainRun> chain_runs(const ChainPlan& plan);
 // "600 B", "1.5 GiB".

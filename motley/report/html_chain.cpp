@@ -32,7 +32,7 @@ Html head(const ChainPlan& plan, const ChainCost& cost) {
   return {figures(list), search_sentence(plan.search, bound)};
 }
 
-// A chart of the runs' times; options have colours, and names beside them.
+// A chart of the runs' times; options have colours, and names next to them.
 Html choice(const ChainPlan& plan, const ChainCost& cost) {
   const std::vector<ChainRun> runs = chain_runs(plan);
   std::map<std::string, std::size_t> number;

@@ -49,7 +49,7 @@ const Machine& machine_of(const Cluster& cluster, int machine) {
   return cluster.machines[static_cast<std::size_t>(machine)];
 }
 
-// Nothing where nobody described the link, which is no mistake as long as no plan needs it.
+// Nothing where the link is not described, which is not a mistake as long as no plan needs it.
 std::optional<PathSpeed> described_link(const Cluster& cluster, int from, int to) {
   try {
     return cluster.link(from, to);

@@ -39,7 +39,7 @@ struct ChartRow {
 };
 Html chart(const std::vector<ChartRow>& rows);
 
-// The smallest of 1, 2, 5, 10, 20, ... with which `span` takes at most so many steps.
+// The smallest of 1, 2, 5, 10, 20, ... with which `span` takes at most this many steps.
 double even_step(double span, int steps);
 
 // Even steps from 0 to `span`.

@@ -14,7 +14,7 @@ struct PageSection {
   std::string title;
   Html content;
 };
-// The whole document, with nothing to load beside it. Empty sections are left out.
+// The whole document, with nothing else to load. Empty sections are left out.
 std::string page(std::string_view kind, std::string_view title, const Html& head,
                  const std::vector<PageSection>& sections);
 

@@ -101,7 +101,7 @@ Html devices(const RentPlan& plan) {
   return table({"type", ">price", ">rented", ">available", ">value of one more", "domain"}, rows);
 }
 
-// This fleet beside those of one type: with what is available of it, and if there were enough.
+// This fleet next to those of one type: with what is available of it, and if there were enough.
 Html alternatives(const RentPlan& plan) {
   if (plan.predicted.homogeneous.empty()) return {};
   const double own = cheapest(plan) ? plan.predicted.cost_usd_per_hour : plan.predicted.throughput_per_s;

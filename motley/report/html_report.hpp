@@ -1,5 +1,5 @@
-// A plan, or a training run, as one page for a browser: nothing to load beside it, no script. docs/report.md says what
-// is on it.
+// A plan, or a training run, as one page for a browser: nothing else to load, no script. docs/guides/report.md
+// says what is on it.
 //
 //   write_file("report.html", html_report(read_plan_file<ServePlan>("plan.json"), {}));
 #pragma once

@@ -11,7 +11,7 @@ namespace motley {
 std::string sim_report(const SimResult& result);
 
 // `requests`, `slo_attainment`, `ttft_s`, `tpot_s`, `latency_s` as {p50, p90, p99}, `tokens_per_s`, `stages`, ...:
-// docs/simulator.md.
+// docs/concepts/simulator.md.
 Value sim_json(const SimResult& result);
 
 // JSON in Chrome's trace event format, which Perfetto and chrome://tracing open: a track per stage and per link,

@@ -21,17 +21,17 @@ const Value& answer_field(const Value& value, const char* name) {
 }
 std::string answer_text(const Value& value, const char* name) {
   const Value& found = answer_field(value, name);
-  if (!found.is_string()) throw Error(ErrorCode::peer, fmt::format("\"{}\" of the server's answer is no text", name));
+  if (!found.is_string()) throw Error(ErrorCode::peer, fmt::format("server answer: \"{}\" must be a string", name));
   return printable(found.as_string());  // it is shown
 }
 double answer_number(const Value& value, const char* name) {
   const Value& found = answer_field(value, name);
-  if (!found.is_number()) throw Error(ErrorCode::peer, fmt::format("\"{}\" of the server's answer is no number", name));
+  if (!found.is_number()) throw Error(ErrorCode::peer, fmt::format("server answer: \"{}\" must be a number", name));
   return found.as_number();
 }
 const Value::Array& answer_list(const Value& value, const char* name) {
   const Value& found = answer_field(value, name);
-  if (!found.is_array()) throw Error(ErrorCode::peer, fmt::format("\"{}\" of the server's answer is no list", name));
+  if (!found.is_array()) throw Error(ErrorCode::peer, fmt::format("server answer: \"{}\" must be a list", name));
   return found.as_array();
 }
 
@@ -81,7 +81,7 @@ std::string status_report(const Value& status) {
 }
 
 std::string losses_report(const Value& losses, double tokens_per_s) {
-  if (!losses.is_array()) throw Error(ErrorCode::peer, "\"if_lost\" of the server's answer is no list");
+  if (!losses.is_array()) throw Error(ErrorCode::peer, "server answer: \"if_lost\" must be a list");
   if (losses.as_array().empty()) return {};
   Table table({{"if lost"}, {"tokens/s", Align::right}, {"of now", Align::right}, {"to load", Align::right}});
   for (const Value& loss : losses.as_array()) {

@@ -12,7 +12,7 @@
 
 namespace motley {
 
-// A stage that offloads, in steps that decode so many sequences.
+// A stage that offloads, in steps that decode this many sequences.
 struct StreamedSteps {
   const Stage* stage = nullptr;
   std::int64_t sequences = 1;
@@ -20,7 +20,7 @@ struct StreamedSteps {
   Resource binding = Resource::device;
 };
 
-// Of one step on each stage: what the scheduler goes by (docs/server.md).
+// Of one step on each stage: what the scheduler goes by (docs/concepts/steps.md).
 struct StageSteps {
   std::string route, stage;
   double one_token_s = 0;

@@ -83,9 +83,9 @@ TEST(Client, ErrorsAreToldInTheServersWords) {
 }
 
 TEST(Client, WhatIsNoAnswerIsNamed) {
-  const Refusal nobody = refusal_of([] { http_get(parse_server_url("127.0.0.1:1"), "/x"); });
-  EXPECT_EQ(nobody.code, ErrorCode::peer);
-  EXPECT_EQ(nobody.what, "http://127.0.0.1:1/x: Connection refused");
+  const Refusal refused = refusal_of([] { http_get(parse_server_url("127.0.0.1:1"), "/x"); });
+  EXPECT_EQ(refused.code, ErrorCode::peer);
+  EXPECT_EQ(refused.what, "http://127.0.0.1:1/x: Connection refused");
   for (const char* answer : {"", "SSH-2.0-OpenSSH_9.2\r\n\r\n", "HTTP/1.1 200 OK\r\n"}) {
     const Refusal refusal = refusal_of_get(answer);
     EXPECT_EQ(refusal.code, ErrorCode::peer) << answer;

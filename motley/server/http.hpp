@@ -13,7 +13,7 @@ struct HttpRequest {
   std::string method;         // "GET"
   std::string path;           // without the query
   std::string authorization;  // the header's value; empty: none
-  std::string content_type;   // likewise
+  std::string content_type;   // the header's value
   std::string body;
   std::shared_ptr<void> share = {};  // of the memory for bodies, taken as long as the request lives
 };

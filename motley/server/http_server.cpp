@@ -75,7 +75,7 @@ int first_reserved_descriptor() {
   return most - most / 4 - most_lingering;
 }
 
-// Of an IPv6 address its network: whoever has one has 2^64.
+// Of an IPv6 address its network: one who has one address has 2^64.
 asio::ip::address sender_of(const asio::ip::address& address) {
   if (!address.is_v6()) return address;
   asio::ip::address_v6 network = address.to_v6();
@@ -365,7 +365,7 @@ struct Server::Impl : std::enable_shared_from_this<Server::Impl> {
     return {reason.empty() ? 0 : 403, reason};
   }
 
-  // So many bytes of its body. False: there is no memory for them.
+  // This many bytes of its body. False: there is no memory for them.
   bool holds(Session& session, std::size_t bytes) {
     const auto size_of = [](const Session* each) { return each->body ? each->body->bytes() : 0; };
     session.body->set(bytes);

@@ -24,7 +24,7 @@ struct ServerOptions {
   std::size_t max_new_per_address = 512;
   std::size_t max_bodies_bytes = 128 << 20;  // of all together; where there are more, the largest is dropped
   std::size_t max_unread_bytes =
-      1 << 20;  // of an answer, beside the system's socket buffer; a client further behind is dropped
+      1 << 20;  // of an answer, without the system's socket buffer; a client further behind is dropped
   std::vector<std::string> origins = {};  // of pages that may use the API (web_access.hpp), besides the server's own
   std::chrono::milliseconds header_timeout{30000};  // between requests, and of a header
   std::chrono::milliseconds body_timeout{60000};

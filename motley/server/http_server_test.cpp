@@ -353,7 +353,7 @@ TEST(HttpServer, NoticesThatTheClientHasLeft) {
     EXPECT_EQ(noticed.wait_for(50ms), std::future_status::timeout);
     client.close();
     EXPECT_EQ(noticed.wait_for(20s), std::future_status::ready);
-    exchange->send("data: nobody reads this\n\n");
+    exchange->send("data: this is not read\n\n");
     exchange->end();
     std::promise<void> at_once;
     exchange->on_gone([&] { at_once.set_value(); });

@@ -31,7 +31,7 @@ TEST(OpenAiRequest, ReadsEveryParameter) {
       "max_tokens": 7, "max_completion_tokens": 9, "stop": ["a", "b"], "logprobs": true, "top_logprobs": 5, "n": 2,
       "presence_penalty": -1, "frequency_penalty": 1.5, "logit_bias": {"5": -100, "999": 2}, "stream": true,
       "stream_options": {"include_usage": true}, "ignore_eos": true, "min_tokens": 3, "return_token_ids": true,
-      "user": "somebody", "store": false, "tools": [], "response_format": {"type": "text"})"
+      "user": "someone", "store": false, "tools": [], "response_format": {"type": "text"})"
                             R"(, "tool_choice": null)");
   EXPECT_EQ(request.model, "m");
   EXPECT_EQ(request.max_tokens, 9);

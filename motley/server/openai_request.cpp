@@ -37,7 +37,7 @@ const std::set<std::string, std::less<>> ignored_keys = {
 };
 
 // Known to clients, and able to change the answer: taken with a value that changes nothing here, and otherwise refused,
-// so that nobody believes that they worked.
+// so that no client believes that they worked.
 const Value& neutral_values() {
   static const Value table = parse_json(R"({
     "tools": [[]], "tool_choice": ["none", "auto"], "functions": [[]], "function_call": ["none", "auto"],
@@ -294,7 +294,7 @@ void read_stream_options(Fields& fields, CompletionRequest& request) {
   if (!request.stream) Fields::refuse("stream_options", "needs `stream: true`");
   if (!options->is_object()) Fields::refuse("stream_options", "must be an object");
   for (const auto& [key, value] : options->as_object()) {
-    if (key == "include_obfuscation") continue;  // padding of chunks, which nobody needs on this connection
+    if (key == "include_obfuscation") continue;  // padding of chunks, which is not needed on this connection
     if (key != "include_usage") Fields::refuse("stream_options." + shortened(key), "is unknown");
     if (!value.is_bool()) Fields::refuse("stream_options.include_usage", "must be true or false");
     request.include_usage = value.as_bool();

@@ -27,7 +27,7 @@ bool is_private(int descriptor) {
   return ::fstat(descriptor, &found) == 0 && found.st_uid == ::geteuid() && (found.st_mode & 077) == 0;
 }
 
-// None where it is not there, or somebody else could have written into it.
+// None where it is not there, or another user could have written into it.
 FileDescriptor open_folder() {
   FileDescriptor folder(::open(keys_folder().c_str(), O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC));
   if (folder && !is_private(folder.get())) {

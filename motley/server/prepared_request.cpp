@@ -15,7 +15,7 @@ namespace {
 
 constexpr std::size_t max_body_values = std::size_t{1} << 20;
 constexpr std::size_t piece_bytes = std::size_t{64} << 10;
-constexpr std::size_t long_token_bytes = 8;   // few texts have so many bytes per token
+constexpr std::size_t long_token_bytes = 8;   // few texts have that many bytes per token
 constexpr std::size_t echoed_at_once = 1024;  // tokens
 
 TextCodec& need(TextCodec* codec) {

@@ -21,8 +21,8 @@ namespace {
 // How long after a failure the server still answers, so that open requests hear of it.
 constexpr std::chrono::seconds failure_linger(1);
 constexpr std::chrono::seconds last_answers(2);
-// What may pass beside the time that requests have, until the process ends itself: a thread that hangs keeps nothing
-// up.
+// What may pass in addition to the time that requests have, until the process ends itself: a thread that hangs keeps
+// nothing up.
 constexpr double ending_s = 5;
 
 // What ends the serving, whichever comes first.

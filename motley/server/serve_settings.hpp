@@ -16,8 +16,8 @@ struct ServeSettings {
   int port = 8000;                   // 0: any free one
   bool insecure = false;             // allows a host that other machines reach
   std::string api_key;               // empty: none is asked for
-  std::string operator_key;          // of POST /plan, /drain, /link; empty: nobody may use them
-  std::vector<std::string> origins;  // of pages that may use the API: see ServerOptions, likewise
+  std::string operator_key;          // of POST /plan, /drain, /link; empty: no client may use them
+  std::vector<std::string> origins;  // of pages that may use the API: see ServerOptions
   std::size_t new_per_address = 512;
   std::int64_t max_queue = 256;
   double drain_s = 30;  // how long requests may go on after SIGINT or SIGTERM

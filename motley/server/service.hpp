@@ -16,7 +16,7 @@ namespace motley {
 
 struct ServiceOptions {
   std::string api_key = {};            // empty: none is asked for
-  std::string operator_key = {};       // also for what changes the deployment; empty: nobody may
+  std::string operator_key = {};       // also for what changes the deployment; empty: no client may
   JoinedMachines* machines = nullptr;  // behind POST /drain and POST /link; null: no machine can join
 };
 

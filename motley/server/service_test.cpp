@@ -445,7 +445,7 @@ TEST_F(ServiceTest, AClientThatLeavesCancels) {
     script.wait_for(id);
     call.client().close();
     EXPECT_TRUE(script.wait_for_cancel(id));
-    script.tokens(id, encode("to nobody"));
+    script.tokens(id, encode("to no client"));
     script.end(id, FinishReason::cancelled);
   }
   EXPECT_TRUE(has(get("/health"), "ok"));

@@ -43,7 +43,8 @@ bool allows(const WebAccess& access, std::string_view origin) {
                              [&](const std::string& each) { return each == "*" || equal_names(each, origin); });
 }
 
-// Whoever may use the API may also call the server by the name of the page: what a proxy that passes names on needs.
+// A page that may use the API may also call the server by the name of the page: what a proxy that passes names on
+// needs.
 bool is_own_host(const WebAccess& access, std::string_view host) {
   const std::string_view name = without_port(host);
   return names_loopback(name) || equal_names(name, access.host) ||

@@ -1,5 +1,5 @@
 // What a page in a browser may ask of the server. A browser sends such requests for any page, so that an address on
-// loopback keeps nobody out; the page's origin and the name that it was loaded by are what tells them apart.
+// loopback keeps none out; the page's origin and the name that it was loaded by are what tells them apart.
 #pragma once
 
 #include <string>

@@ -23,7 +23,7 @@ TEST(WebAccess, OwnNamesAreThoseOfLoopback) {
     EXPECT_TRUE(refused(loopback_access, foreign)) << foreign;
   EXPECT_FALSE(refused({.host = "box"}, "box:8000"));
   EXPECT_FALSE(refused(loopback_access, ""));
-  // Elsewhere nobody knows by which names others call this machine.
+  // Elsewhere it is not known by which names others call this machine.
   EXPECT_FALSE(refused({.host = "10.0.0.5", .loopback = false}, "box.lan:8000"));
 }
 

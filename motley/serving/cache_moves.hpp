@@ -11,11 +11,11 @@
 namespace motley {
 
 // In `after`, the layers that a worker lacks and another one has from `before`, with the same heads of it. Of plans
-// with one route each; and of its stages only those behind the last one that lacks a layer which nobody can hand over:
-// the tokens are computed again up to there. Whoever hands over is in both plans, and not among `lost`.
+// with one route each; and of its stages only those behind the last one that lacks a layer that no worker can hand
+// over: the tokens are computed again up to there. A worker that hands over is in both plans, and not among `lost`.
 std::vector<CacheMove> cache_moves(const ServePlan& before, const ServePlan& after, const std::set<std::string>& lost);
 
-// How long it takes on the busiest link, where each move is of so many blocks.
+// How long it takes on the busiest link, where each move is of this many blocks.
 double seconds_of(const std::vector<CacheMove>& moves, std::int64_t blocks, const ServePlan& after);
 
 }  // namespace motley

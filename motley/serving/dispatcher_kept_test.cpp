@@ -16,7 +16,8 @@ using Tokens = std::vector<std::int32_t>;
 // Devices that keep token ids where a worker keeps keys and values, and check that every stage finds what it needs.
 class Devices {
  public:
-  // As workers do: whoever gets the layers that it had keeps their cache, in the blocks that both plans have room for.
+  // As workers do: a worker that gets the layers that it had keeps their cache, in the blocks that both plans have room
+  // for.
   void launch(std::shared_ptr<const ServePlan> plan, std::uint64_t epoch) {
     plan_ = std::move(plan);
     std::map<std::string, Device> next;
@@ -110,7 +111,7 @@ class DispatcherKept : public testing::Test {
     devices_.known[id] = prompt;
     return id;
   }
-  // Runs so many steps, or until nothing is left; those that are under way together are answered in their order.
+  // Runs this many steps, or until nothing is left; those that are under way together are answered in their order.
   void run(int steps = 10000) {
     for (int done = 0; done < steps; ++done) {
       while (auto step = dispatcher_->next()) under_way_.push_back(std::move(*step));

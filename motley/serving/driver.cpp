@@ -49,7 +49,7 @@ struct Driver::Impl {
   mutable std::mutex mutex;
   std::condition_variable changed;
   DeploymentState deployment;          // only the driver's thread writes it
-  std::unique_ptr<WorkerSet> workers;  // likewise; of the deployment's epoch
+  std::unique_ptr<WorkerSet> workers;  // only the driver's thread uses it; of the deployment's epoch
   std::optional<ServePlan> asked_plan;
   bool draining = false;
   bool stopping = false;

@@ -140,7 +140,7 @@ TEST_F(DriverChange, AWorkerThatDiesStartsAgain) {
   EXPECT_EQ(driver.status().epoch, 2u);
   EXPECT_EQ(worker_devices(*driver.status().plan), worker_devices(whole));
 
-  for (std::uint64_t epoch = 2; epoch < 5; ++epoch) {  // nobody asks for anything
+  for (std::uint64_t epoch = 2; epoch < 5; ++epoch) {  // nothing is asked for
     ASSERT_TRUE(serves(driver, epoch));
     ::kill(driver.status().workers.at(1).process, SIGKILL);
   }

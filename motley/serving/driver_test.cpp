@@ -350,7 +350,7 @@ TEST_F(DriverTest, WorkersDoNotOutliveADriverThatIsKilled) {
 
 // ---- the real worker ----
 
-// Of twelve prompts, each so many tokens longer than the one before it.
+// Of twelve prompts, each this many tokens longer than the one before it.
 std::vector<std::vector<std::int32_t>> greedy_tokens(const ServePlan& plan, const std::string& transport,
                                                      std::size_t longer_by = 9) {
   CallingDriver driver(plan, real(transport));

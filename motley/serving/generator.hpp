@@ -15,7 +15,7 @@ class Generator {
   // Returns the request's id. Throws: input error (prompt empty, out of vocabulary, or longer than context or KV room),
   // limit error (queue full), peer error (deployment failed).
   virtual std::uint64_t generate(GenerateRequest request) = 0;
-  // The request ends with an event of its own. An id that has ended is no error.
+  // The request ends with an event of its own. An id that has ended is not an error.
   virtual void cancel(std::uint64_t id) = 0;
   virtual DriverStatus status() const = 0;
   // Another plan for the same model is to take effect, once its workers are prepared: steps under way end, the workers

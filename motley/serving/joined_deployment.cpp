@@ -64,7 +64,7 @@ JoinedDeployment::JoinedDeployment(std::unique_ptr<DeploymentStore> store, Gathe
       plans_(options_.search, options_.cluster, options_.without, gathering_.name(), gathering_.members(),
              std::ref(events)) {}
 
-// By name, beside how many are waited for.
+// By name, with how many are waited for.
 std::set<std::string> JoinedDeployment::machines_needed() const {
   if (options_.plan) return machines_of(*options_.plan);
   std::set<std::string> names;

@@ -23,7 +23,7 @@ struct JoinedDeploymentOptions {
   std::optional<Cluster> cluster = {};
   std::optional<ServePlan> plan = {};
   std::vector<std::string> without = {};  // devices that no plan uses
-  int wait = 1;                           // for so many machines, this one among them
+  int wait = 1;                           // for this many machines, this one among them
   bool quiet = false;                     // the first search
 };
 

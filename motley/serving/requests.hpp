@@ -17,7 +17,7 @@ struct GenerateRequest {
   std::vector<std::int32_t> stop_tokens;  // ends of sequence; not part of the output
   std::int64_t min_new_tokens = 0;
   bool ignore_eos = false;
-  // Log-probabilities of the prompt's tokens, with so many of the most likely at each place.
+  // Log-probabilities of the prompt's tokens, with this many of the most likely at each place.
   std::optional<std::int32_t> prompt_logprobs = {};
 };
 

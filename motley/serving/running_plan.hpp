@@ -1,4 +1,4 @@
-// What really runs, for /plan: the plan, and beside its predictions what the workers report.
+// What really runs, for /plan: the plan with its predictions, and what the workers report.
 #pragma once
 
 #include "motley/plan/serve.hpp"

@@ -52,7 +52,7 @@ TEST(SimRoles, DecodingBeginsWithTheLastTransfer) {
               10 * 7 * layer_bytes / 1e4 + hidden_bytes / 1e4 + token_id_bytes / 1e4, 1e-6);
 }
 
-// Whoever prefills holds the prompt and one token, however long the answer.
+// A stage that prefills holds the prompt and one token, however long the answer.
 TEST(SimRoles, AnswersNeedNoRoomWhereTheyArePrefilled) {
   const ServePlan plan =
       timed_plan({{.role = StageRole::prefill, .kv_tokens = 16}, {.role = StageRole::decode}}, {{0, 1}});

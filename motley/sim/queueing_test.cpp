@@ -144,7 +144,7 @@ TEST(Request, WorkersOfOneHostShareItsCores) {
   };
   EXPECT_NEAR(tpot_s(2), 0.02, 1e-4);
   EXPECT_NEAR(tpot_s(1), 0.04, 2e-3);
-  // One request is in one stage at a time: whoever waits takes no core.
+  // One request is in one stage at a time: one that waits takes no core.
   EXPECT_NEAR(run(plan, regular(1, 0, 1, 200)).all.tpot_s.p50, 0.02, 1e-4);
 }
 

@@ -1,4 +1,4 @@
-// Plans whose routes share stages: steps by time beside fixed sizes, and the flow that a plan is predicted to carry.
+// Plans whose routes share stages: steps by time against fixed sizes, and the flow that a plan is predicted to carry.
 #include "motley/sim/shared_stages_test.hpp"
 
 #include <gtest/gtest.h>

@@ -1,5 +1,5 @@
 // Serving, simulated: requests arrive, the router and the scheduler of batching/ make steps of them, stages and links
-// take the time that cost/ gives them. What is modelled and what not: docs/simulator.md.
+// take the time that cost/ gives them. What is modelled and what not: docs/concepts/simulator.md.
 //
 //   const SimResult result = simulate(plan, draw_requests(plan.workload, {.duration_s = 60}), {});
 #pragma once

@@ -68,7 +68,7 @@ TEST(Faults, RequestsGoOnElsewhereWithTheirTokensAsPrompt) {
   EXPECT_EQ(emitted_tokens(result), 40);
   const RequestRecord& moved = result.records[1];
   EXPECT_NEAR(moved.first_token_s, 0.32, tick);
-  // Nine tokens were out. 41 are recomputed on s0 beside the other's decodes, after the step under way.
+  // Nine tokens were out. 41 are recomputed on s0 together with the other's decodes, after the step under way.
   EXPECT_GT(moved.last_token_s, 0.41 + 0.41 + 0.10);
   EXPECT_LT(moved.last_token_s, 0.41 + 0.41 + 0.2 + 0.1);
   EXPECT_EQ(result.stages[1].steps, 1 + 9);  // the last one was lost

@@ -175,7 +175,7 @@ void ChainSolver::start_chains(int option_index, double bound, Best& best) {
   if (latency < best.latency_s) best = {latency, {option_index, problem_.units}, -1, 0};
 }
 
-// Fewer units than this cannot be completed with room for so many more.
+// Fewer units than this cannot be completed with room for this many more.
 std::int64_t ChainSolver::least_total(double room) const {
   const double missing = static_cast<double>(problem_.units) - room * (1 + objective_tolerance);
   return std::max<std::int64_t>(1, static_cast<std::int64_t>(std::ceil(missing)));

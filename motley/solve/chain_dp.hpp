@@ -61,7 +61,7 @@ struct ChainOption {
 
 struct ChainProblem {
   std::vector<int> counts;    // items of every class
-  std::vector<int> must_use;  // at least so many items of every class; `counts` itself: all items
+  std::vector<int> must_use;  // at least this many items of every class; `counts` itself: all items
   std::int64_t units = 0;
   std::vector<ChainOption> options;
   std::vector<std::vector<StageSeconds>> hops;  // from place, to place
@@ -170,7 +170,7 @@ struct CycleAnswer {
   SearchEnd end = SearchEnd::complete;
 };
 
-// The chain with the least cycle time max(load, latency / in_flight): with so many jobs in flight, one leaves per
+// The chain with the least cycle time max(load, latency / in_flight): with this many jobs in flight, one leaves per
 // cycle. Nothing where no chain has a cycle below `cutoff_s`.
 CycleAnswer least_cycle(ChainSolver& solver, double in_flight, double cutoff_s, Instant deadline);
 

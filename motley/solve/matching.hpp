@@ -50,7 +50,7 @@ class GrowingMatching {
 
   std::size_t n_ = 0, words_ = 0;
   std::vector<std::uint64_t> edges_;    // n x words
-  std::vector<std::uint64_t> free_;     // columns that nobody has
+  std::vector<std::uint64_t> free_;     // columns that no row has
   std::vector<std::uint64_t> unasked_;  // columns not yet visited
   std::vector<int> row_of_;
   std::vector<std::size_t> open_;  // rows that have no column

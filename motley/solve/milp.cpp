@@ -122,7 +122,7 @@ MilpAnswer solve_milp(const MilpModel& model, const MilpOptions& given) {
   const bool sound = answer.has_solution() && check_milp(model, answer.values, options.integrality) <= milp_tolerance;
   const double sign = model.sense == Sense::minimize ? 1 : -1;
   if (answer.has_solution() && !sound) answer = {};
-  // A solver that stops early, or whose answer is unsound, is no reason to forget the start.
+  // A solver that stops early, or whose answer is unsound, does not make one forget the start.
   if (!options.start.empty() &&
       (!sound || sign * milp_objective(model, options.start) < sign * milp_objective(model, answer.values))) {
     answer.values = options.start;

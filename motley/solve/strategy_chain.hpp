@@ -7,7 +7,7 @@
 //   bytes  = sum of (bytes + in_flight * bytes_in_flight) + the largest chosen transient_bytes
 //
 // Two questions, both answered exactly: the least time within a budget of bytes, and the whole front of bytes and time.
-// Figures are doubles as given: no grid of bytes, no axis of budgets. docs/chain.md has the method; in short:
+// Figures are doubles as given: no grid of bytes, no axis of budgets. docs/concepts/chain.md has the method; in short:
 //
 //   - An option that another beats in time and bytes, by more than any layout change could bring back, is dropped.
 //   - What a site's future depends on is its outgoing layout alone, so partial chains are kept per layout, as lists of

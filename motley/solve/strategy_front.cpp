@@ -24,7 +24,7 @@ struct StrategyFronts::State {
 
 namespace {
 
-// Lists of so many points are quick, and still a useful front.
+// Lists of this many points are quick, and still a useful front.
 constexpr std::size_t most_late_points = 2048;
 
 }  // namespace
@@ -103,7 +103,7 @@ struct ThresholdBound {
   std::vector<strategy::Path> hull;  // bytes with the threshold
   double tolerance = 0;              // no chain is quicker than a point found by more than this share; 1: not known
 
-  // No chain within so many bytes takes less.
+  // No chain within this many bytes takes less.
   double at(double bytes) const {
     const auto above = std::upper_bound(hull.begin(), hull.end(), bytes,
                                         [](double b, const strategy::Path& path) { return b < path.bytes; });

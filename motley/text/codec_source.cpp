@@ -159,7 +159,7 @@ def open_folder(folder):
         raise InputError(f"{path}: no such file", "put the model's tokenizer.json into the folder of config.json")
     try:
         tokenizer = Tokenizer.from_file(str(path))
-    except BaseException as error:  # a panic of the library is no Exception
+    except BaseException as error:  # a panic of the library is not an Exception
         raise InputError(f"{path}: {error}", COPY_AGAIN) from None
     tokenizer.no_truncation()
     tokenizer.no_padding()

@@ -141,7 +141,7 @@ TEST(DecodeStream, NeverGivesOutPartOfACharacter) {
   ToyCodec codec;
   SingleStream stream(codec, true);
   for (int i = 0; i < 7; ++i) EXPECT_EQ(stream.push(3), "");
-  EXPECT_NE(stream.push(3), "");  // no text is to be expected of so many
+  EXPECT_NE(stream.push(3), "");  // no text is to be expected of that many
   EXPECT_EQ(stream.push(4), "");
   EXPECT_EQ(stream.push(1), "a");
 }

@@ -182,7 +182,7 @@ def open_gguf(path, values):
         add_ends(tokenizer, keys, tokens, special, begin)
     except InputError:
         raise
-    except BaseException as error:  # a panic of the library is no Exception
+    except BaseException as error:  # a panic of the library is not an Exception
         keys.fail(f"the tokenizer cannot be built: {error}")
     codec = Codec(tokenizer, {name: tokens[token] for name, token in special.items() if token is not None})
     codec.same = same

@@ -94,7 +94,7 @@ def serve(connection):
         if seconds > 0:
             limit = at_start + memory
             resource.setrlimit(resource.RLIMIT_AS, (limit if most < 0 else min(limit, most), most))
-            signal.setitimer(signal.ITIMER_REAL, seconds)  # nobody handles its signal, which ends the process
+            signal.setitimer(signal.ITIMER_REAL, seconds)  # its signal is not handled, which ends the process
         reply = answer(*parts)
         signal.setitimer(signal.ITIMER_REAL, 0)
         send(connection, reply)

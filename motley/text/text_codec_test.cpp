@@ -319,7 +319,8 @@ TEST(TextCodec, HoldsRegularExpressionsInTheirBounds) {
   const auto codec = TextCodec::open(folder.path());
   EXPECT_EQ(codec->encode("xx y", false), (std::vector<std::int32_t>{0, 0, 2, 1}));
   std::string text;
-  for (int i = 0; i < 400; ++i) text += std::string(23, 'x') + " ";  // each takes a tenth of a second and is no match
+  for (int i = 0; i < 400; ++i)
+    text += std::string(23, 'x') + " ";  // each takes a tenth of a second and does not match
   EXPECT_NE(error_of([&] { codec->encode(text, false); }).message().find("the tokenizer took longer than 2 s"),
             std::string::npos);
   const Error gave_up = error_of([&] { codec->encode(std::string(60, 'x'), false); });

@@ -238,7 +238,7 @@ FileDescriptor TextProcesses::idle_copy() {
     return copy;
   }
   SocketPair pair = socket_pair();
-  if (!send_message(original_, no_bounds, {"copy"}, pair.theirs.get())) {  // somebody ended it
+  if (!send_message(original_, no_bounds, {"copy"}, pair.theirs.get())) {  // it was ended
     end();
     start();
     send_message(original_, no_bounds, {"copy"}, pair.theirs.get());
@@ -249,7 +249,7 @@ FileDescriptor TextProcesses::idle_copy() {
 TextParts TextProcesses::call(const TextWork& work, const TextParts& request) {
   const Instant start = Clock::now();
   FileDescriptor copy = idle_copy();
-  if (!send_message(copy, work, request)) {  // somebody ended it while it was idle, and maybe others
+  if (!send_message(copy, work, request)) {  // it was ended while it was idle, and maybe others
     {
       const std::lock_guard lock(mutex_);
       idle_.clear();

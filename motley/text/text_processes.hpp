@@ -22,7 +22,7 @@ struct TextWork {
   const char* doer;  // "the chat template"
   const char* hint;
   double seconds;
-  std::uint64_t bytes;  // of memory, beside what a copy starts with
+  std::uint64_t bytes;  // of memory, in addition to what a copy starts with
 };
 
 class TextProcesses {

@@ -39,7 +39,7 @@ void copy_model_files(const fs::path& model, const fs::path& to, const TrainPlan
     fs::copy_file(entry.path(), to / name, fs::copy_options::overwrite_existing);
   }
   Value config = read_document(model / "config.json");
-  // As whoever wrote the configuration calls it.
+  // As the configuration's writer calls it.
   config.set(config.find("dtype") != nullptr ? "dtype" : "torch_dtype",
              training_of(plan.workload).precision == DType::bf16 ? "bfloat16" : "float32");
   // It may say that a head is tied which the weights have apart (read_model()).
@@ -155,7 +155,7 @@ CheckpointRecord verify_checkpoint(const fs::path& folder) {
   CheckpointRecord record = read<CheckpointRecord>(read_document(path), path.string());
   for (const CheckpointFile& file : record.files) {
     if (file.name.empty() || file.name.find('/') != std::string::npos)
-      throw input_error(fmt::format("{}: \"{}\" is no name of a file", path.string(), file.name), hint);
+      throw input_error(fmt::format("{}: \"{}\" is not the name of a file", path.string(), file.name), hint);
     const fs::path at = folder / file.name;
     const std::uintmax_t bytes = fs::file_size(at, ignored);
     if (ignored) throw input_error(fmt::format("{}: the checkpoint's file is missing", at.string()), hint);

@@ -1,5 +1,5 @@
 // The checkpoints of a run: folders RUN/step-N that transformers and `motley serve` read as models, with the
-// optimizer's states beside the weights. A checkpoint is there whole or not at all; docs/reference/checkpoint.md has
+// optimizer's states with the weights. A checkpoint is there whole or not at all; docs/reference/checkpoint.md has
 // the format.
 #pragma once
 

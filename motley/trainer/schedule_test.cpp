@@ -73,7 +73,7 @@ TEST(StagePasses, AreThoseOfThePrice) {
       }
 }
 
-// Every stage runs its list in order and waits for nothing but the rows that it reads: with sends that wait for nobody
+// Every stage runs its list in order and waits for nothing but the rows that it reads: with sends that do not wait
 // all lists come to their ends.
 TEST(StagePasses, NeverWaitForEachOther) {
   for (const auto schedule : schedules)

@@ -249,7 +249,7 @@ class Run {
                                    : fmt::format("{} is as fast as usual again", workers.devices()[change.worker]));
   }
 
-  // Beside the plan's figure: of the worker that is farthest above it, or the least below.
+  // Against the plan's figure: of the worker that is farthest above it, or the least below.
   void tell_memory(const TrainWorkers& workers, const std::vector<TrainStepDone>& answers) {
     memory_told_ = true;
     std::size_t i = 0, worst = 0;

@@ -1,4 +1,4 @@
-// A run of a training plan: its steps and its checkpoints. Beside what run_record.hpp reads, RUN/ holds step-N/
+// A run of a training plan: its steps and its checkpoints. In addition to what run_record.hpp reads, RUN/ holds step-N/
 // (checkpoints), latest (the name of the newest), data/ (texts as tokens) and tensorboard/.
 #pragma once
 

@@ -87,7 +87,7 @@ std::vector<TrainStepDone> TrainWorkers::run(TrainStep step, const std::vector<R
   for (std::size_t i = 1; i < answers.size(); ++i)
     if (answers[i].step != step.step || answers[i].loss != answers[0].loss ||
         answers[i].grad_norm != answers[0].grad_norm)
-      // Numbers that are none do not equal themselves.
+      // NaN is not equal to itself.
       if (answers[i].update == TrainStepDone::Update::done || answers[0].update == TrainStepDone::Update::done)
         throw Error(ErrorCode::peer, fmt::format("step {}: {} has a loss of {:.9g}, and {} of {:.9g}", step.step,
                                                  devices_[i], answers[i].loss, devices_[0], answers[0].loss));

@@ -32,7 +32,7 @@ class WorkerLost : public Error {
   using Error::Error;
 };
 
-// Whether the workers of weights that have had so many updates read states of an optimizer.
+// Whether the workers of weights that have had this many updates read states of an optimizer.
 bool reads_states(const TrainPlan& plan, std::int64_t updates);
 
 // What a step needs of one replica's sequences, one behind the other.

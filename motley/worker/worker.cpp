@@ -311,7 +311,7 @@ void serve_driver(ControlConnection& driver, const CallDriver& self, Fabric& fab
   }
 }
 
-// Failures before the driver has answered go to whoever has started the worker.
+// Failures before the driver has answered go to the process that has started the worker.
 int run_worker(ControlConnection& control) {
   ::prctl(PR_SET_PDEATHSIG, SIGKILL);
   std::signal(SIGINT, SIG_IGN);  // Ctrl-C reaches the whole process group; the driver decides what it means

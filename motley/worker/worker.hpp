@@ -6,8 +6,8 @@
 
 namespace motley {
 
-// `control` is the connection to whoever has started the worker; it ends with that, or with its driver. The first
-// message is CallDriver. Returns the exit code.
+// `control` is the connection to the process that has started the worker; it ends with that, or with its driver. The
+// first message is CallDriver. Returns the exit code.
 int run_worker(ControlConnection& control);
 
 // Serves steps where the driver sends Launch, and trains where it sends JobMessages (trainer/step/train_worker.hpp),

@@ -106,7 +106,7 @@ class Deployment {
     }
   }
 
-  // The next message that is no Progress.
+  // The next message that is not Progress.
   static Message answer(Worker& worker) {
     for (;;) {
       auto message = worker.control->receive();
@@ -362,7 +362,7 @@ TEST(Worker, StagesOfDifferentTypesUnderstandEachOther) {
             generate(mixed(DType::fp32, DType::bf16, {0.5, 0.5}), "shm"));
 }
 
-// A row is rounded by itself, whatever else is in its step and whoever receives it.
+// A row is rounded by itself, whatever else is in its step and whichever worker receives it.
 TEST(Worker, ActivationsMayBeSentInOtherTypes) {
   const auto sending = [](ServePlan plan, DType type) {
     for (std::size_t hop = 0; hop + 1 < plan.routes[0].path.size(); ++hop)
@@ -493,7 +493,7 @@ std::vector<Ready> launched_again(Deployment& deployment, const ServePlan& plan,
   return all;
 }
 
-// The token after these, which are computed from `position` on, in so many stages.
+// The token after these, which are computed from `position` on, in this many stages.
 std::vector<std::int32_t> next_tokens(Deployment& deployment, std::uint64_t step,
                                       const std::vector<std::int32_t>& tokens, std::int64_t position = 0,
                                       std::int32_t stages = 0) {
@@ -548,8 +548,8 @@ TEST(Worker, LaunchedWithAnotherPartLoadsWhatItLacks) {
   EXPECT_EQ(next_tokens(deployment, 3, tokens, 30), expected);
 }
 
-// Layers that move take their keys and values along: nobody computes the prompt again. The second time two workers give
-// to each other.
+// Layers that move take their keys and values along: no worker computes the prompt again. The second time two workers
+// give to each other.
 TEST(Worker, HandsOverKeysAndValues) {
   const ServePlan before = plan_of({{2, {1}}, {4, {1}}, {2, {1}}}), after = plan_of({{2, {1}}, {1, {1}}, {5, {1}}});
   ServePlan exchanged = after;

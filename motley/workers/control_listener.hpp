@@ -50,7 +50,7 @@ class ControlListener {
 
 // ---- the caller's side ----
 
-// Nobody takes connections at the address.
+// No process takes connections at the address.
 class ServiceUnreachable : public Error {
  public:
   explicit ServiceUnreachable(std::string message) : Error(ErrorCode::peer, std::move(message)) {}

@@ -129,7 +129,7 @@ TEST(ControlListeners, UnderTlsTheCertificateSaysWhoCalls) {
   }
   EXPECT_THAT(agents.notes(), ElementsAre("admit box as attic", "take box with word of box"));
 
-  // Whoever has the token gets a certificate, but none for the coordinator's name.
+  // A process with the token gets a certificate, but none for the coordinator's name.
   const ControlListener impostor("127.0.0.1:0", access("attic"), {{"agents", agents.service()}});
   EXPECT_THAT(
       input_error_of([&] { call_service(impostor.address(), hello_to("agents", "box"), access("box"), soon()); }),

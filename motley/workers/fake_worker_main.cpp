@@ -6,7 +6,7 @@
 //
 // The "model folder" is a list of settings: "step_ms=5;refuse=box/1". A device may be told to `exit`, be killed
 // (`kill`), send rubbish (`babble`) or `refuse` instead of starting; `lie` makes the answers wrong. Where a stage has
-// more than `room` tokens of keys and values, its memory is short, at once or (`room_after`) after so many steps.
+// more than `room` tokens of keys and values, its memory is short, at once or (`room_after`) after this many steps.
 #include <fmt/format.h>
 #include <unistd.h>
 

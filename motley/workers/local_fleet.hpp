@@ -10,7 +10,7 @@
 namespace motley {
 
 struct LocalFleetOptions {
-  std::filesystem::path program;  // motley-worker, beside motley
+  std::filesystem::path program;  // motley-worker, in motley's folder
   std::string transport = "shm";  // between workers: shm or tcp
   std::string backend = "cpu";    // of every device: cpu, cuda:N, or cuda (slot n of a machine runs on GPU n)
   int threads = 1;                // of each worker

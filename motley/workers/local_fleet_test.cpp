@@ -79,7 +79,7 @@ TEST_F(LocalFleetTest, WhatEndsBeforeItListensIsNamed) {
   ::unlink(script.c_str());
 }
 
-// The key is in neither: whoever may look at processes sees them.
+// The key is in neither: users that may look at processes see them.
 TEST_F(LocalFleetTest, TheKeyIsNoArgumentAndInNoEnvironment) {
   const Workers workers = start(fleet_, {"box/0"});
   const std::string process = "/proc/" + std::to_string(workers[0].link->process());

@@ -81,7 +81,7 @@ struct Stop {
   bool operator==(const Stop&) const = default;
 };
 
-// From whoever has started the worker: what it is, and what it shows its driver and other workers.
+// From the process that has started the worker: what it is, and what it shows its driver and other workers.
 struct CallDriver {
   BoundedText<max_address_bytes> driver;  // the address to call; empty: it is at the other end of this connection
   std::string device;                     // "box/0"
@@ -111,10 +111,10 @@ struct JobMessage {
 // Order: the driver sends Launch; the worker answers Progress (any number), then Ready or Failure; from then on the
 // driver sends Step, and the worker answers each with a StepResult; Stop, or the end of the connection, ends the
 // worker. At any time the driver may send Preload, which is answered by Preloaded: before the first Launch the worker
-// then has all that it needs, and tells of its Progress; later it reads what it lacks beside its steps, if it has room.
-// LoadStandby, sent once the plan serves, is answered by StandbyHeld. Another Launch, of a later epoch, may come at any
-// time: what is under way of the earlier one is given up, and the worker keeps what it holds of the new part. A worker
-// that another one leaves in the lurch, or whose memory is short, says Interrupted and waits for such a Launch.
+// then has all that it needs, and tells of its Progress; later it reads what it lacks while its steps run, if it has
+// room. LoadStandby, sent once the plan serves, is answered by StandbyHeld. Another Launch, of a later epoch, may come
+// at any time: what is under way of the earlier one is given up, and the worker keeps what it holds of the new part. A
+// worker that loses a peer, or runs out of memory, sends Interrupted and waits for the next Launch.
 
 // The keys and values of a layer that one worker had under the plan before, and another is to have now: places in
 // worker_devices().
@@ -150,7 +150,7 @@ struct Preloaded {
   bool operator==(const Preloaded&) const = default;
 };
 
-// Loads the copies of other stages' layers that the plan of this epoch sets aside, beside the steps.
+// Loads the copies of other stages' layers that the plan of this epoch sets aside, while steps run.
 struct LoadStandby {
   std::uint64_t epoch = 1;
   bool operator==(const LoadStandby&) const = default;
@@ -181,7 +181,7 @@ struct Interrupted {
   std::uint64_t epoch = 1;
   std::string message;
   BoundedList<std::int32_t, max_plan_workers> suspects = {};  // places in worker_devices(): who did not do their part
-  std::int64_t kv_tokens = 0;  // memory is short: its stage may have keys and values of so many tokens
+  std::int64_t kv_tokens = 0;  // memory is short: its stage may have keys and values of this many tokens
   bool operator==(const Interrupted&) const = default;
 };
 
@@ -205,7 +205,7 @@ struct Sampling {
 // token of this part.
 struct Scoring {
   BoundedList<std::int32_t, max_message_tokens> targets = {};
-  std::int32_t top = 0;  // so many of the most likely tokens with each
+  std::int32_t top = 0;  // this many of the most likely tokens with each
   bool operator==(const Scoring&) const = default;
 };
 

@@ -14,7 +14,7 @@ namespace motley {
 // cost model may be wrong in other ways about a long prompt than about a token.
 class Pace {
  public:
-  // A step of so many tokens took `seconds` of computing, where the cost model believes `believed_s`.
+  // A step of this many tokens took `seconds` of computing, where the cost model believes `believed_s`.
   void add(std::int64_t tokens, double believed_s, double seconds);
   // It has nothing to do: what is usual stays known.
   void rest();

@@ -60,7 +60,7 @@ inline ServePlan placed_on(ServePlan plan, const ServePlan& other, const std::ve
   return plan;
 }
 
-// The programs stand beside the test.
+// The programs are in the test's folder.
 inline std::filesystem::path program_beside(const std::string& name) {
   return std::filesystem::read_symlink("/proc/self/exe").parent_path() / name;
 }

@@ -200,7 +200,7 @@ TEST_P(WorkerGroups, AnotherOperationThanExpectedIsAPeerErrorThatTellsBoth) {
     std::vector<float> data(4 + r);
     errors[r] = peer_error_of([&] { groups[r]->all_reduce(bytes_of(data), CollectiveElement::fp32); });
   });
-  // Whoever notices first tells the other.
+  // The one that notices first tells the other.
   const bool first = errors[0].find("(box/1)") != std::string::npos,
              second = errors[1].find("(box/0)") != std::string::npos;
   EXPECT_TRUE(first || second) << errors[0] << "\n" << errors[1];

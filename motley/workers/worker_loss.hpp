@@ -16,7 +16,7 @@ struct WorkerLoss {
   std::vector<std::string> devices = {};
   bool gone = false;     // with them: no worker can be started there for now
   bool at_once = false;  // to start them again would not help: they count as lost now
-  // Not lost, but short of memory: the stage of the one that is named may have keys and values of so many tokens.
+  // Not lost, but short of memory: the stage of the one that is named may have keys and values of this many tokens.
   std::int64_t kv_tokens = 0;
 };
 

@@ -42,8 +42,8 @@ TEST_F(WorkerProcessTest, EndsWithItsOwner) {
   EXPECT_EQ(::kill(process, 0), -1) << "it has been waited for, too";
 }
 
-// As where a call to the driver of a lost device does not return: the end of a process that somebody else traces is not
-// told to its parent.
+// As where a call to the driver of a lost device does not return: the end of a process that another process traces is
+// not told to its parent.
 TEST_F(WorkerProcessTest, IsLeftBehindWhereItDoesNotEnd) {
   auto worker = std::make_unique<WorkerProcess>(program_);
   std::array<int, 2> ready{};

@@ -167,7 +167,7 @@ void WorkerSet::note(std::size_t worker, const StepResult& result, UnansweredSte
 
 void WorkerSet::warmed_up() { warm_up_step_s_ = slowest_step_s_; }
 
-// They all get the same: what their stages do not need is small beside the hidden states.
+// They all get the same: what their stages do not need is small next to the hidden states.
 void WorkerSet::send(const Step& step) {
   std::vector<Hop> path = plan_->routes[step.route].path;
   path.resize(stages_passed(step, path.size()));
@@ -290,7 +290,7 @@ WorkerLoss WorkerSet::hang(std::uint64_t id, const UnansweredStep& step, double 
 
 // ---- failure ----
 
-// Where a worker cannot reach another that lives, and nobody has died, it is what lies between them.
+// Where a worker cannot reach another that lives, and none has died, it is what lies between them.
 std::optional<WorkerLoss> WorkerSet::link_of_interruption(std::size_t i) const {
   for (const std::int32_t place : suspects_[i]) {
     const auto from = static_cast<std::size_t>(place);

@@ -69,10 +69,10 @@ class WorkerSet {
 
   // To every worker of those stages of the step's route that it passes.
   void send(const Step& step);
-  // Asks those that have a part in a next plan to load it beside their steps; preloaded() once all have answered.
+  // Asks those that have a part in a next plan to load it while their steps run; preloaded() once all have answered.
   void preload(const ServePlan& next);
   bool preloaded() const { return preloading_.empty(); }
-  // Asks those whose stages hold copies of other layers to load them beside their steps.
+  // Asks those whose stages hold copies of other layers to load them while their steps run.
   void load_standby();
   // What the workers compute, as far as they have said so.
   std::vector<StepAtWork> at_work() const;

@@ -10,12 +10,12 @@ namespace motley {
 
 struct ArrivalOptions {
   double duration_s = 0;      // requests that arrive before; 0: as many as `requests` says
-  std::int64_t requests = 0;  // at most so many; 0: no such limit. Of a trace, both may be 0: all of it
+  std::int64_t requests = 0;  // at most this many; 0: no such limit. Of a trace, both may be 0: all of it
   double rate_scale = 1;      // times the workload's rates (and the speed of a trace)
   std::uint64_t seed = 0;
 };
 
-// The same requests, so many a second of all classes together; equally among them where they have no rates. Throws an
+// The same requests, this many a second of all classes together; equally among them where they have no rates. Throws an
 // input error for a trace, which has its own arrivals.
 Workload with_rate(Workload workload, double rate_per_s);
 

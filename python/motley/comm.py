@@ -346,7 +346,7 @@ class SessionOutcome:
 class StepGroup(Group):
     """The members of a step's epoch, for as long as its body runs.
 
-    While somebody learns the state (`items` of Session), `contributors` are fewer than `size`, and what the others add must be
+    While a member learns the state (`items` of Session), `contributors` are fewer than `size`, and what the others add must be
     zero. `place` is that among the contributors, 0 where this process is none; `items` says how many it has of its state."""
 
     def __init__(self, told):
@@ -381,8 +381,8 @@ class Coordinator:
 class Session:
     """Steps of a group whose members come and go.
 
-    `state`, where members have one, is an object with save() -> bytes and load(bytes): whoever joins, or has fallen behind,
-    gets the state of the others before its first step.
+    `state`, where members have one, is an object with save() -> bytes and load(bytes): a member that joins, or has
+    fallen behind, gets the state of the others before its first step.
 
     `items`, in place of it, is an object with count, save(item) -> bytes and load(item, bytes). A joiner takes part in the
     steps at once and is given some items before each, for a `share` of the steps' time (motley/comm/session/state_slices.hpp says
@@ -439,7 +439,7 @@ class Session:
 
     def run(self, body, timeout_s=60.0):
         """The group's next step: body(group) is called until the step is committed; what it raises ends the attempt, and is
-        raised here unless it is a CollectiveError, after which the step is tried again with whoever is left."""
+        raised here unless it is a CollectiveError, after which the step is tried again with those that are left."""
 
         def run(_user, told, outcome):
             try:

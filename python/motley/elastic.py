@@ -10,7 +10,7 @@
             optimizer.zero_grad()
             loss(model(batch(group))).backward()
 
-        outcome = elastic.run(compute)           # again with whoever is left, until all members vouch for the step
+        outcome = elastic.run(compute)           # again with those that are left, until all members vouch for the step
         if outcome.committed:
             optimizer.step()
             step = outcome.step

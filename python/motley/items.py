@@ -11,7 +11,7 @@ import torch
 class ParameterItems:
     """`parts` by name, among them the optimizers whose parameters are the items; the others have state_dict() and load_state_dict().
 
-    Item 0 is what else there is: learning rates, buffers, parameters that nobody trains. Whoever applies a step to some of the
+    Item 0 is what else there is: learning rates, buffers, parameters that are not trained. A member that applies a step to some of the
     parameters needs the learning rates first."""
 
     def __init__(self, parts):

@@ -112,7 +112,7 @@ class _Lane:
                 if self._group is None:
                     self._group = self._connect()
                 operation(self._group)
-            except Exception as error:  # noqa: BLE001 - whatever it was, whoever waits is told
+            except Exception as error:  # noqa: BLE001 - whatever it was, those that wait are told
                 failure = error
             with self._lock:
                 self._left -= 1
@@ -206,7 +206,7 @@ class ProcessGroupMotley(dist.ProcessGroup):
         self._lanes = {}
         everyone = list(range(size))
         self._lane("all", everyone)
-        self.barrier().wait()  # whoever is missing is missed now
+        self.barrier().wait()  # a rank that is missing is missed now
         weakref.finalize(self, _close, self._lanes, self._fabric)
 
     def _lane(self, name, ranks):

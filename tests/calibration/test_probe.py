@@ -81,7 +81,7 @@ def test_figures_are_those_of_a_processor(probed):
     assert set(measured["channels"]) == {"shm", "tcp"} and set(measured["machines"]) == {"bench", "shelf"}
     for path in [*measured["channels"].values(), *measured["machines"].values()]:
         assert 0 < path["latency_s"] < 0.1 and path["bandwidth_bytes_per_s"] > 1e5
-    assert 0 <= measured["driver_step_s"] < 0.1  # a difference, not below 0: beside other programs it may vanish
+    assert 0 <= measured["driver_step_s"] < 0.1  # a difference, not below 0: while other programs run it may vanish
 
 
 def test_plans_are_made_and_simulated_with_it(motley, probed, tmp_path):
@@ -92,7 +92,7 @@ def test_plans_are_made_and_simulated_with_it(motley, probed, tmp_path):
     assert call(motley, "verify", plan).returncode == 0
     explained = call(motley, "explain", plan, "--depth", 4)
     assert explained.returncode == 0 and "driver" in explained.stdout and "attention" in explained.stdout
-    # One after another: a machine that was measured beside other programs is slow, and would have a queue.
+    # One after another: a machine that was measured while other programs ran is slow, and would have a queue.
     simulated = call(motley, "simulate", plan, "--requests", 20, "--rate", "0.02 /s", "--json")
     assert simulated.returncode == 0, simulated.stderr
     result = json.loads(simulated.stdout)

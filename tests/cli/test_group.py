@@ -1,4 +1,4 @@
-"""`motley group` and what stands on it: the commands of docs/across-sites.md, run where both sites are the loopback."""
+"""`motley group` and what stands on it: the commands of docs/guides/across-sites.md, run where both sites are the loopback."""
 
 import json
 import os

@@ -52,7 +52,7 @@ def pages(motley):
 
 
 def examples_of(text):
-    """Commands of a help text: without the remarks beside them, with those that go on after a backslash."""
+    """Commands of a help text: without the remarks next to them, with those that go on after a backslash."""
     text = re.sub(r" \\\n\s*", " ", text)
     found = re.findall(r"^(?:example:)? +((?:motley|curl) .*)$", text, re.MULTILINE)
     return [re.split(r"\s{2,}", line)[0] for line in found]
@@ -84,7 +84,7 @@ def test_every_verb_has_an_example(pages):
 
 
 def test_texts_of_commands_and_options_are_short(pages):
-    """They begin in column 31: beside the name, or below a long one."""
+    """They begin in column 31: next to the name, or below a long one."""
     texts = [(verb, line[30:]) for verb, text in pages.items() for line in text.splitlines() if re.match(r"(?:  -.{27}| {30})\S", line)]
     assert len(texts) > 200
     assert not [text for text in texts if len(text[1]) > 80]

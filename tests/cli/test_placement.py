@@ -1,4 +1,4 @@
-"""`motley plan serve --objective flow` with measured rates, as docs/planner-placement.md gives it."""
+"""`motley plan serve --objective flow` with measured rates, as docs/concepts/planner-placement.md gives it."""
 
 import json
 import subprocess

@@ -125,7 +125,7 @@ def test_a_plan_of_a_newer_motley(run, files, command):
         (["--what-if", "tp=-1 on box"], "tensor-parallel degree -1 on box"),
         (["--add", "A100*2 @ moon"], '--add "A100*2 @ moon": the cluster has no site "moon"'),
         (["--add", "A100*x"], 'the cluster with --add: machine[1].devices[0]: "A100*x" needs a count'),
-        (["--without", "nobody"], 'the cluster has no device "nobody"'),
+        (["--without", "missing"], 'the cluster has no device "missing"'),
     ],
 )
 def test_explain(run, files, arguments, words):

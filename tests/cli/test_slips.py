@@ -62,7 +62,7 @@ def slips(motley, base):
                 wrong = {"": ["--agents"], "--resume": WRONG, option: WRONG}
             yield words_of(verb, wrong), (option, WRONG)
     up = base["up"]
-    for more in (["--set", "motley.batch=much"], ["--cost", "nonsense"], ["--standby-weights", "nonsense"], ["--without", "nobody/7"]):
+    for more in (["--set", "motley.batch=much"], ["--cost", "nonsense"], ["--standby-weights", "nonsense"], ["--without", "missing/7"]):
         yield words_of("up", up) + more, more[1:]
     yield words_of("up", up) + ["--max-kl", "0.1", "--weight-type", "q4_k"], ("--max-kl",)
     yield words_of("up", {**up, "--memory": "100 TiB"}), ("--memory",)

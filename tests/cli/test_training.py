@@ -1,4 +1,4 @@
-"""`motley train` as somebody uses it: plans of every planner, texts, a kill, a damaged checkpoint, bad input."""
+"""`motley train` as a user runs it: plans of every planner, texts, a kill, a damaged checkpoint, bad input."""
 
 import functools
 import json

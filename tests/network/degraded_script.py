@@ -93,7 +93,7 @@ def named(deployment, pattern, since):
 
 
 def made_model():
-    """110 MB: its steps are long beside what else holds up a process."""
+    """110 MB: its steps are long compared with what else holds up a process."""
     from make_model import make, write_tokenizer
 
     model = folder.parent / "model"
@@ -123,7 +123,7 @@ def slow_worker():
 
 
 def lost_link():
-    """What one machine sends to the next goes to an address that nobody has; both still reach the driver."""
+    """What one machine sends to the next goes to an address that no machine has; both still reach the driver."""
     deployment = Deployment(folder, "4.6 MiB", 4, motley=build / "motley", options=OPTIONS)
     before = deployment.plan()
     machines = [worker["device"].split("/")[0] for worker in before["workers"]]

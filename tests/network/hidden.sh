@@ -22,7 +22,7 @@ done
 "$motley" coordinate --folder lab --listen 0.0.0.0:4700 --relay 0.0.0.0:4701 >address 2>relay.log &
 while ! grep -q '^relay:' address; do sleep 0.05; done
 
-# A machine that can be reached would say that nobody listens.
+# A machine that can be reached would say that no process listens.
 direct=0
 ip netns exec site1 timeout 1 bash -c ': </dev/tcp/10.2.0.2/4711' 2>direct.log || direct=$?
 

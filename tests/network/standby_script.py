@@ -76,7 +76,7 @@ class Standby:
 
 
 def etcd_is_away(deployment, text):
-    """For longer than the driver's lease, which has then run out; nobody stands by."""
+    """For longer than the driver's lease, which has then run out; no driver stands by."""
     etcd = deployment.links.etcd
     etcd.send_signal(signal.SIGSTOP)
     deployment.wait(lambda: any(" store " in line and "is away" in line for line in deployment.log), "the driver does not notice")

@@ -66,7 +66,7 @@ def test_the_wide_area_has_its_delay_rate_and_losses():
 
 @needs_namespaces
 def test_memory_over_the_wide_area_is_bounded_by_what_is_under_way(motley, tmp_path):
-    """Twice the bandwidth-delay product, and the pool of pieces that came before their turn (32 MiB, docs/collectives.md)."""
+    """Twice the bandwidth-delay product, and the pool of pieces that came before their turn (32 MiB, docs/concepts/collectives.md)."""
     bytes_per_s, round_trip_s, pool = 200e6 / 8, 0.05, 32 << 20
     secret = tmp_path / "secret"
     secret.write_text("x")

@@ -1,4 +1,4 @@
-"""Members behind routers that let nobody in: a relay that both can dial joins them, and nothing else does."""
+"""Members behind routers that let no call in: a relay that both can dial joins them, and nothing else does."""
 
 import json
 import shutil

@@ -97,7 +97,7 @@ def resume(*words):
 
 
 def killed():
-    """Whoever dies, what is resumed is the same run, and machines need no new link."""
+    """Whichever process dies, what is resumed is the same run, and machines need no new link."""
     deployment.wait(lambda: committed(run) >= 1, "it does not train")
     os.kill(deployment.machines[1].workers()[0], signal.SIGKILL)
     ends(deployment, 5)

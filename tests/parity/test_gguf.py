@@ -29,7 +29,7 @@ CLEAR = 0.05
 KL_LIMIT = 1e-3
 PERPLEXITY_LIMIT = 0.005
 FLOOR = 15.9  # below the best logit; llama-perplexity tells no logits that are 16 below
-# So many of the 640 positions may have another next token though llama.cpp's is clear: it rounds activations that meet these types with
+# This many of the 640 positions may have another next token though llama.cpp's is clear: it rounds activations that meet these types with
 # one scale for 256 of them, the engine with one for 32.
 OTHER_CHOICES = {"q4_k": 3, "q5_k": 3, "q6_k": 3}
 

@@ -160,7 +160,7 @@ def test_tensors_that_two_plans_write_are_the_same_bits(tied, tmp_path):
 
 
 def test_bf16_is_off_by_no_more_than_two_orders_of_summation(tied, tmp_path):
-    """The loss of 16-bit weights beside that of fp32: two plans are as far off as torch is."""
+    """The loss of 16-bit weights against that of fp32: two plans are as far off as torch is."""
     torch.set_num_threads(1)
     model = AutoModelForCausalLM.from_pretrained(tied.folder, dtype=torch.float32)
     tokens = numpy.load(tied.data)
@@ -201,7 +201,7 @@ LATE = [{"share": 2 / 3, "micro_batches": 4, "stages": [stage(0, 1, boxes(0)), s
 
 @pytest.mark.parametrize("precision", ["fp32", "bf16"])
 def test_gradients_that_wait_are_the_same_bits(precision, tied, tmp_path):
-    """zb-h1 beside 1f1b: passes in another order, every sum in the same."""
+    """zb-h1 against 1f1b: passes in another order, every sum in the same."""
     found = {}
     for schedule in ("1f1b", "zb-h1"):
         run = tmp_path / schedule / "run"

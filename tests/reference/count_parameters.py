@@ -13,7 +13,7 @@ from transformers import AutoConfig, AutoModelForCausalLM
 
 ROOT = Path(__file__).resolve().parents[2]
 
-# Shapes beside those of data/models: published ones, and small ones with odd sizes.
+# Shapes other than those of data/models: published ones, and small ones with odd sizes.
 EXTRA = {
     "qwen2-0.5b": {"model_type": "qwen2", "hidden_size": 896, "num_hidden_layers": 24, "num_attention_heads": 14,
                    "num_key_value_heads": 2, "intermediate_size": 4864, "vocab_size": 151936,

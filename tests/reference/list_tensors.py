@@ -2,7 +2,7 @@
 
     .venv-reference/bin/python tests/reference/list_tensors.py > tests/data/checkpoint_tensors.json
 
-Each record holds config.json as it was saved beside the tensors, so that its spelling is the library's own.
+Each record holds config.json as it was saved with the tensors, so that its spelling is the library's own.
 """
 
 import json

@@ -66,7 +66,7 @@ def bounded(server, memory, descriptors):
 
 @contextlib.contextmanager
 def connections(server, count, first=b""):
-    """So many, each of which sends this and no more; those that the server has closed are not opened again."""
+    """This many, each of which sends this and no more; those that the server has closed are not opened again."""
     opened = []
     try:
         for _ in range(count):

@@ -1,4 +1,4 @@
-"""A chat template that refuses, fails, or takes too long holds up nobody else, and not the server's end."""
+"""A chat template that refuses, fails, or takes too long holds up no other client, and not the server's end."""
 
 import json
 import os
@@ -56,17 +56,17 @@ def test_refusals_and_faults_leave_everything_as_it_was(server):
         assert divided[0] == 400 and divided[1].startswith("the chat template fails: ZeroDivisionError: division by zero")
         assert again == refused and good == (200, None)
 
-    # One operation in C, which ends after its 2 s; a stream beside it goes on.
+    # One operation in C, which ends after its 2 s; a stream meanwhile goes on.
     client = openai.OpenAI(base_url=server.url + "/v1", api_key="none", max_retries=0, timeout=60)
     stream = iter(client.completions.create(model="tales", prompt="Once", max_tokens=400, stream=True, extra_body={"ignore_eos": True}))
     next(stream)
     slow = []
     thread = threading.Thread(target=lambda: slow.append(chat(server, "compare")))
     thread.start()
-    beside = sum(thread.is_alive() for _ in stream)
+    meanwhile = sum(thread.is_alive() for _ in stream)
     thread.join()
     assert slow[0][0] == 400 and "the chat template took longer than 2 s" in slow[0][1]
-    assert beside > 20
+    assert meanwhile > 20
     assert chat(server, "Once") == (200, None)
     assert server.stop(signal.SIGINT) == 0
 

@@ -20,7 +20,7 @@ def main():
         except CollectiveError as error:
             print(f"was told: {error}")
             return
-    raise AssertionError("nobody was told")
+    raise AssertionError("no member was told")
 
 
 if __name__ == "__main__":

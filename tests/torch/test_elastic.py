@@ -50,7 +50,7 @@ def last_members(worker):
 
 
 def reference_losses(script, steps):
-    """The same training by one process that nobody disturbs."""
+    """The same training by one process that is not disturbed."""
     net = script.network()
     optimizer = script.optimizer_of(net)
     losses = {}

@@ -30,7 +30,7 @@ ELSEWHERE = {
     r"motley cluster probe --backend cuda": "needs a GPU; refusals: tests/calibration/test_probe.py",
 }
 # Python blocks that are run; the others are parts of a reader's program (tests/torch).
-RUN_PYTHON = ["docs/tutorial.md"]
+RUN_PYTHON = ["docs/guides/tutorial.md"]
 
 # What differs from run to run.
 FIGURES = [
@@ -68,6 +68,26 @@ def test_sources_named_on_pages_are_there():
     named = {(name_of(page), name) for page in PAGES for name in re.findall(r"`([\w./-]+\.(?:hpp|cpp|h|py))`", FENCE.sub("", page.read_text()))}
     assert len(named) > 200
     assert not [pair for pair in sorted(named) if not any(f"/{file}".endswith(f"/{pair[1]}") for file in files)]
+
+
+def test_pages_named_in_sources_are_there():
+    files = [path for folder in ("motley", "tests", "bench", "cmake", "python", "examples") for path in (ROOT / folder).rglob("*")]
+    sources = [path for path in files if path.suffix in (".hpp", ".cpp", ".cu", ".cuh", ".h", ".py", ".cmake", ".sh", ".toml")]
+    named = {(name_of(path), page) for path in sources for page in re.findall(r"(?<![\w./])docs/[\w/.-]+\.(?:md|png)", path.read_text())}
+    assert len(named) > 40
+    assert not [pair for pair in sorted(named) if not (ROOT / pair[1]).exists()]
+
+
+def test_the_map_names_every_page():
+    """docs/README.md links every page, whatever folder it lies in."""
+    index = (ROOT / "docs/README.md").read_text()
+    pages = [path.relative_to(ROOT / "docs") for path in (ROOT / "docs").rglob("*.md")]
+    assert not [str(page) for page in pages if str(page) != "README.md" and f"]({page}" not in index]
+
+
+def test_the_contents_of_a_long_page_are_its_headings():
+    text = FENCE.sub("", (ROOT / "docs/benchmarks.md").read_text())
+    assert re.findall(r"^ *- \[(.*)\]\(#[\w-]+\)$", text, re.MULTILINE) == HEADING.findall(text)[1:]
 
 
 def test_every_format_has_a_reference_page():

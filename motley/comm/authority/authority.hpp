@@ -1,4 +1,5 @@
-// The group's own certificate authority: whoever shows the join token gets a short-lived certificate that names it.
+// The group's own certificate authority: a process that shows the join token gets a short-lived certificate that names
+// it.
 #pragma once
 
 #include <cstdint>

@@ -52,7 +52,8 @@ class GroupAdmission {
   // The name of the driver's own machine, and the token that alone brings it in, with whatever key it comes: who keeps
   // the deployment may take it up where nothing else is left. Both hold while this process lives, and are not kept.
   std::string reserve(const std::string& member);
-  // A new one, beside those that are valid; for so many seconds. Throws an input error where these are not positive.
+  // A new one, in addition to those that are valid, for this many seconds. Throws an input error where these are not
+  // positive.
   std::string new_token(double lifetime_s);
   // Every token so far is refused from now on.
   void revoke_tokens();

@@ -98,7 +98,7 @@ class Communicator::Sink : public FrameSink {
   enum class Turn { now, later, never };
 
   bool ours(const CollectiveFrame& frame) const { return frame.group == group_ && frame.epoch == owner_.epoch_.number; }
-  // Frames of other epochs are dropped, whoever sent them.
+  // Frames of other epochs are dropped, whatever sent them.
   Turn turn(int peer, const CollectiveFrame& frame) const {
     if (!ours(frame) || frame.kind != FrameKind::data) return Turn::never;
     if (call_ == nullptr) return Turn::later;
@@ -215,7 +215,7 @@ bool Communicator::push() {
 
 void Communicator::drive(const OperationOptions& options, double deadline_s, OperationOutcome& outcome) {
   const std::stop_callback on_stop(options.stop, [this] { transport_->wake(); });
-  // Whoever has given up sends nothing more: others might complete with it.
+  // A rank that has given up sends nothing more: others might complete with it.
   if (revoked_.load() && ended(options, deadline_s, outcome)) return;
   for (int round = 0;; ++round) {
     bool moved = push();

@@ -127,8 +127,8 @@ class Communicator {
   void revoke(std::string cause);
 
   const LinkTraffic& traffic(int peer) const { return transport_->traffic(peer); }
-  // The most that was ever held beside the callers' buffers: pieces that came before their turn, copies for restoring,
-  // working space, the transport's buffers.
+  // The most that was ever held in addition to the callers' buffers: pieces that came before their turn, copies for
+  // restoring, working space, the transport's buffers.
   std::int64_t peak_extra_bytes() const { return peak_extra_bytes_; }
 
  private:

@@ -2,8 +2,8 @@
 //
 // The vector goes through the schedule chunk by chunk, several chunks at a time; a chunk begins once the one `window`
 // before it is complete. Frames that come before their turn are held, but only those of the chunks in the window. That
-// bounds the memory and cannot block for ever: whoever is ahead of this rank by a whole window has already sent
-// everything this rank's first open chunk needs (docs/collectives.md).
+// bounds the memory and cannot block for ever: a rank that is ahead of this one by a whole window has already sent
+// everything this rank's first open chunk needs (docs/concepts/collectives.md).
 #pragma once
 
 #include <cstddef>

@@ -317,7 +317,7 @@ TEST(Door, ADiallerNamesWhoRefusedIt) {
   epoch.members[1].address = here.address();
   EXPECT_EQ(error_of([&] { here.connect(epoch, 1, 5); }),
             "cannot reach rank 0 (\"m0\" at " + there.address() + "): not this group's key");
-  // Nobody calls.
+  // No peer calls.
   EXPECT_EQ(error_of([&] { there.connect(epoch, 0, 0.05); }),
             "rank 1 (\"m1\" at " + here.address() + ") did not connect within 0.05 s");
 }
@@ -368,11 +368,11 @@ TEST(Door, StrangersCostLittleAndKeepNobodyOut) {
   }
 }
 
-// Somebody who hangs up at once, and does not answer the second time: the first says more.
+// A peer that hangs up at once, and does not answer the second time: the first says more.
 TEST(Door, TheCauseIsNotThatTimeIsUp) {
   const ListeningSocket silent = listen_tcp("127.0.0.1:0");
   std::vector<FileDescriptor> calls;
-  std::thread somebody([&] {
+  std::thread peer([&] {
     for (int call = 0; call < 2; ++call) {
       pollfd waiting{silent.socket.get(), POLLIN, 0};
       ::poll(&waiting, 1, 5000);
@@ -386,7 +386,7 @@ TEST(Door, TheCauseIsNotThatTimeIsUp) {
   Epoch epoch = epoch_of(2);
   epoch.members[0].address = silent.address;
   const std::string error = error_of([&] { fabric.connect(epoch, 1, 0.3); });
-  somebody.join();
+  peer.join();
   EXPECT_EQ(error.find("no answer"), std::string::npos) << error;
   EXPECT_NE(error.find("closed by the other side"), std::string::npos) << error;
 }
@@ -425,7 +425,7 @@ TEST(Authority, IsReadBackFromWhatItWrote) {
 
 // ---- connections that break ----
 
-// Passes bytes on between whoever calls it and `target`, and cuts every connection after so many bytes.
+// Passes bytes on between its callers and `target`, and cuts every connection after a number of bytes.
 class CuttingProxy {
  public:
   CuttingProxy(std::string target, std::size_t bytes) : target_(std::move(target)), bytes_(bytes) {
@@ -515,7 +515,7 @@ TEST(Reconnecting, ALostConnectionIsNotALostRank) {
           const auto a = numbers(0, data.size()), b = numbers(1, data.size());
           for (std::size_t k = 0; k < data.size(); ++k) ASSERT_EQ(data[k], a[k] + b[k]) << i << " " << k;
         }
-        // Whoever is done serves the other until it is, too: frames lost with a connection are sent again.
+        // A rank that is done serves the other until that is done, too: frames lost with a connection are sent again.
         ++finished;
         while (finished < 2) group.attend(0.01);
         reconnects[static_cast<std::size_t>(r)] = group.traffic(1 - r).reconnects;
@@ -529,7 +529,8 @@ TEST(Reconnecting, ALostConnectionIsNotALostRank) {
 
 // ---- memory ----
 
-// Beside the callers' buffers: what comes before its turn, at most the window's chunks of everything that is received.
+// In addition to the callers' buffers: what comes before its turn, at most the window's chunks of everything that is
+// received.
 TEST(Memory, IsBoundedByTheWindow) {
   constexpr int ranks = 4;
   TestWorld world("local", ranks);

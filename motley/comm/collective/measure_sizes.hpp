@@ -23,7 +23,7 @@ struct MeasuredSize {
   double time_s = 0;                  // of one call, on the slowest rank
   std::int64_t wrong = 0;             // elements with another value than the sum
   int streams = 1;                    // to the peer with most
-  std::int64_t peak_extra_bytes = 0;  // of this rank so far, beside the buffer
+  std::int64_t peak_extra_bytes = 0;  // of this rank so far, without the buffer
 };
 
 std::vector<std::string> measured_operations();

@@ -242,8 +242,8 @@ void Coordinator::judge_suspicions(CoordinatorOutput& output) {
     evict(most_suspected, fmt::format("{} members waited for it again without result", most), output);
 }
 
-// Once all have answered or the deadline has passed, whoever is to blame for an epoch that cannot be connected is left
-// out of the next proposal: a member by eviction, a joiner for a while.
+// Once all have answered or the deadline has passed, the member that is to blame for an epoch that cannot be connected
+// is left out of the next proposal: a member by eviction, a joiner for a while.
 void Coordinator::judge_preparation(CoordinatorOutput& output, double now_s) {
   if (!is_proposal_open(now_s)) return;
   const Epoch proposal = ledger_.proposal;
@@ -283,7 +283,7 @@ void Coordinator::judge_preparation(CoordinatorOutput& output, double now_s) {
     put_on_hold(victim->id, why, output, now_s);
 }
 
-// A proposal is open as long as everybody in it can still take part, and they may: whoever held the state may have died
+// A proposal is open as long as all in it can still take part, and they may: those that held the state may have died
 // since.
 bool Coordinator::is_proposal_open(double now_s) const {
   const Epoch& proposal = ledger_.proposal;
@@ -295,7 +295,7 @@ bool Coordinator::is_proposal_open(double now_s) const {
   return all_there && objection(proposal.members).empty();
 }
 
-// Somebody may be in the middle of the next step: the switch waits for its end. Not, however, for a member that wants
+// A member may be in the middle of the next step: the switch waits for its end. Not, however, for a member that wants
 // to leave and takes no part in it.
 bool Coordinator::is_step_under_way() const {
   const Epoch& epoch = ledger_.current.epoch;

@@ -1,7 +1,7 @@
 // The coordinator's side of the membership protocol, as a value: no sockets, no clock, no disk.
 //
 // Reports of members and the passing of time go in; records to be logged and the names of members to be told come out.
-// Whoever drives it logs the records, and only then sends directive() to those named. Should logging fail, the driver
+// Its driver logs the records, and only then sends directive() to those named. Should logging fail, the driver
 // goes on with the value from before: members repeat their reports.
 //
 // A change of epoch: the new list is logged as a proposal; its members prepare (connect) while the old epoch goes on;
@@ -26,10 +26,10 @@ enum class QuorumRule {
   majority  // more than half of the epoch before
 };
 
-// When nobody is left who holds the state of the last committed step.
+// When no member is left that holds the state of the last committed step.
 enum class LostState {
   wait,   // for a process that does, say one that starts from a checkpoint of it
-  rewind  // go on from the newest state that somebody holds
+  rewind  // go on from the newest state that a member holds
 };
 
 struct GroupPolicy {
@@ -48,7 +48,7 @@ struct GroupPolicy {
 struct CoordinatorOutput {
   std::vector<LedgerRecord> records;           // to be logged, all or none, before anything is sent
   std::vector<std::string> tell;               // ids of members whose directive is due
-  std::optional<CoordinatorDirective> answer;  // to whoever sent the report, where it has no seat
+  std::optional<CoordinatorDirective> answer;  // to the sender of the report, where it has no seat
   std::vector<std::string> notes;              // decisions, for the log that people read
 };
 
@@ -89,7 +89,7 @@ class Coordinator {
     bool operator==(const Seat&) const = default;
   };
   bool in_force(const Member& member) const;
-  const Seat* seat_of(const Member& member) const;  // nullptr where another incarnation or nobody sits there
+  const Seat* seat_of(const Member& member) const;  // nullptr where another incarnation sits there, or none
 
   std::optional<CoordinatorDirective> admit(const MemberReport& report, CoordinatorOutput& output);
   CoordinatorDirective answer(const MemberReport& report, SeatAdmission admission, std::string reason) const;

@@ -231,7 +231,7 @@ struct CoordinatorServer::State {
 
   std::string token_objection(const ControlClient& client, const std::string& token) const {
     if (!options.admission) return same_secret(token, options.token) ? "" : "the token is not this group's";
-    // Whoever shows a certificate was admitted, and may renew it.
+    // A process that shows a certificate was admitted, and may renew it.
     return client.stream.bytes().peer_name().empty() ? options.admission->token_objection(token) : "";
   }
 
@@ -266,7 +266,7 @@ struct CoordinatorServer::State {
     client.stream.accept_up_to(max_control_bytes);
   }
 
-  // Why nobody on this connection gets a certificate for this name; empty where it may.
+  // Why this connection does not get a certificate for this name; empty where it may.
   std::string certificate_objection(const ControlClient& client, const std::string& member) const {
     if (!options.authority) return "this coordinator issues no certificates";
     if (member == coordinator_name)

@@ -27,7 +27,8 @@ struct CoordinatorServerOptions {
   // A name that was certified for the first time, for the process at this host. Of the coordinator's thread.
   std::function<void(const std::string& member, const std::string& host)> on_certified = {};
   std::optional<TlsIdentity> identity = {};  // TLS 1.3 with mutual authentication; needed off loopback
-  // Certifies whoever shows the token, under the name that it asks for; the identity must be of the same authority.
+  // Certifies a process that shows the token, under the name that it asks for; the identity must be of the same
+  // authority.
   std::optional<Authority> authority = {};
   double certificate_s = 24 * 3600;  // such certificates' validity; members renew theirs halfway
   GroupPolicy policy = {};

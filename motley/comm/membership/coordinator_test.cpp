@@ -171,7 +171,7 @@ TEST(Coordinator, SilenceIsForgivenForALease) {
   while (group.number() == number && group.now_s < silent_s + 5) group.pass(0.1);
   EXPECT_LE(group.now_s - silent_s, 1.2);  // the deadline and a fifth
   EXPECT_EQ(group.list(), Ids{"a"});
-  // The zombie comes back, is fenced, and takes part as somebody new.
+  // The zombie comes back, is fenced, and takes part as a new member.
   group.mute.clear();
   group.settle();
   EXPECT_EQ(group.members.at("b").state(), MemberState::gone);
@@ -328,7 +328,7 @@ TEST(Coordinator, ALearnersVoteCountsAndMakesItNoHolder) {
   group.settle();
   EXPECT_EQ(group.list(), (Ids{"a", "b", "c"}));
   EXPECT_EQ(group.coordinator->ledger().current.holders, std::vector<std::uint32_t>{0});
-  // It alone had the state; then somebody has learned it.
+  // It alone had the state; then another has learned it.
   group.lose("a");
   group.pass(1);
   EXPECT_EQ(group.coordinator->waiting_for(), "no member holds the state of step 2");

@@ -54,7 +54,7 @@ class EnrolmentRequest {
 Enrolment enrol(const std::string& address, const EnrolmentOptions& options, double patience_s,
                 const std::optional<TlsIdentity>& shown = {});
 
-// The identity of a process that is no member of an elastic group, from the coordinators that are tried in turn. A
+// The identity of a process that is not a member of an elastic group, from the coordinators that are tried in turn. A
 // thread renews it when it is half over.
 class EnrolledIdentity {
  public:

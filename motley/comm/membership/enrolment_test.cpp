@@ -209,13 +209,13 @@ TEST(Enrolment, RequestsThatLieAreRefused) {
   EXPECT_TRUE(
       contains(answer({lie}), "lost"));  // larger than any message before the handshake: the connection is closed
   EXPECT_TRUE(contains(coordinator.thread.log(), "malformed message: a length of"));
-  // Without a certificate, nobody is a member, whatever it knows.
+  // Without a certificate, no process is a member, whatever it knows.
   EXPECT_EQ(answer({ControlHello{"test", "token"}, report_of("b")}), "this connection shows no certificate");
   EXPECT_EQ(answer({report_of("b")}), "the first message must be the handshake");
   EXPECT_EQ(answer({honest}), "accepted");
 }
 
-TEST(Enrolment, NobodyIsCertifiedAsSomebodyElse) {
+TEST(Enrolment, NoProcessIsCertifiedAsAnother) {
   IssuingCoordinator coordinator;
   const TlsContext anna(coordinator.authority.issue("anna"));
   CertificateRequest request{"test", "token", "ben", apply_for_certificate("ben").request};
@@ -333,7 +333,7 @@ TEST(Enrolment, AnExpiredCertificateNeedsAToken) {
   EXPECT_THROW(EnrolledIdentity({coordinator.address()}, anna, 10, expired), Error);
 }
 
-// A member that pretends to be the coordinator would learn the token of whoever believes it.
+// A member that pretends to be the coordinator would learn the token of those that believe it.
 TEST(Enrolment, AMemberIsNotTakenForTheCoordinator) {
   const Authority authority = Authority::create("test");
   CoordinatorThread impostor({}, {.identity = authority.issue("mallory"), .authority = authority});

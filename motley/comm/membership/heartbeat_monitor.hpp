@@ -21,7 +21,7 @@ class HeartbeatMonitor {
     }
     heard_s_ = now_s;
   }
-  // Somebody else's fault that nothing was heard for so long: the last sign of life counts as later.
+  // Another's fault that nothing was heard for so long: the last sign of life counts as later.
   void excuse(double pause_s) {
     if (heard_s_ >= 0) heard_s_ += pause_s;
   }

@@ -170,7 +170,7 @@ TEST(EtcdStore, KeepsWhatWasAppendedAndFencesTheOther) {
   EXPECT_EQ(next->read(), (std::vector<std::string>{"one", "two"}));
   next->keep();
 
-  // Without an answer nobody knows whether a record was written.
+  // Without an answer it is not known whether a record was written.
   etcd.stop();
   EXPECT_THROW(next->append({"three"}), StoreUncertain);
   etcd.go_on();

@@ -1,7 +1,7 @@
 // A member's side of the membership protocol, as a value: no sockets, no clock, no threads.
 //
 // Directives of the coordinator, revocations flooded by other members and what happens in this process go in; what this
-// process has to do comes out, in order. report() is what the coordinator is to hear: whoever drives the value sends it
+// process has to do comes out, in order. report() is what the coordinator is to hear: the driver of the value sends it
 // whenever it has changed, and as a heartbeat.
 #pragma once
 
@@ -52,7 +52,7 @@ struct FencedOut {
 using MembershipAction = std::variant<PrepareEpoch, EnterEpoch, RevokeEpoch, StepVerdict, FencedOut>;
 using MembershipActions = std::vector<MembershipAction>;
 
-// Ranks that a revocation is passed on to: those 1, 2, 4, ... places before and behind. Whoever has died, the others
+// Ranks that a revocation is passed on to: those 1, 2, 4, ... places before and behind. Whichever have died, the others
 // stay connected, and every one is reached after at most log2(n) hops.
 std::vector<std::uint32_t> flood_neighbours(std::uint32_t rank, std::uint32_t size);
 

@@ -43,7 +43,7 @@ struct Process {
   bool alive = false;
   std::optional<Membership> membership;
   std::optional<MemberReport> outgoing;          // under way
-  std::optional<CoordinatorDirective> incoming;  // likewise
+  std::optional<CoordinatorDirective> incoming;  // under way
   MemberReport reported;
   CoordinatorDirective told;
   bool learning = false;
@@ -335,7 +335,7 @@ class Model {
       return (sent->second >> place & 1) == 1;
     });
   }
-  // Somebody it waits for is not there.
+  // A member that it waits for is not there.
   bool can_fail(const World& world, std::size_t rank) const {
     const Membership& member = *world.processes[rank].membership;
     if (!is_computing(member)) return false;
@@ -432,7 +432,7 @@ class Model {
     }
   }
 
-  // One round of heartbeats without loss; whoever can finish does.
+  // One round of heartbeats without loss; those that can finish do.
   void exchange(World& world) {
     for (std::size_t rank = 0; rank < rank_count; ++rank) {
       Process& process = world.processes[rank];

@@ -19,7 +19,7 @@ TEST(MembershipExploration, TwoChanges) {
   EXPECT_GT(result.states, 20000U);
 }
 
-// A joiner takes part in steps before it has the state: nobody takes it for a holder.
+// A joiner takes part in steps before it has the state: no member takes it for a holder.
 TEST(MembershipExploration, JoinersThatLearn) {
   const auto result = exploration::explore({.changes = 1, .deaths = 1, .steps = 2, .learners = true}, 64);
   EXPECT_EQ(result.failure, "");

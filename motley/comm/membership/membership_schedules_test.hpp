@@ -193,7 +193,7 @@ class Schedule {
     if (const auto* proposed = std::get_if<EpochProposed>(&record)) check_list(proposed->epoch);
     if (std::holds_alternative<StepCommitted>(record)) {
       const std::pair key{disk_.committed_epoch, disk_.committed_step};
-      if (aborted_.contains(key)) fail(fmt::format("step {} is committed after somebody saw it aborted", key.second));
+      if (aborted_.contains(key)) fail(fmt::format("step {} is committed after a member saw it aborted", key.second));
       std::vector<float> sum(elements, 0);
       for (const Member& member : disk_.current.epoch.members)
         for (int i = 0; i < elements && !silent_.contains({key.first, key.second, member.incarnation}); ++i)
@@ -274,7 +274,7 @@ class Schedule {
 
   void follow(std::size_t actor, const PrepareEpoch& prepare) {
     check_list(prepare.epoch);
-    // Connecting takes a while, and fails where somebody cannot be reached.
+    // Connecting takes a while, and fails where a member cannot be reached.
     on(actor, 0.001 + 0.02 * random_.uniform(), [this, actor, epoch = prepare.epoch] {
       std::vector<std::string> unreachable;
       for (const Member& member : epoch.members) {
@@ -399,7 +399,7 @@ class Schedule {
 
   // ---- operations ----
 
-  // Whoever learns takes part, adds nothing, and has the state after some steps.
+  // A learner takes part, adds nothing, and has the state after some steps.
   void learn(std::size_t actor) {
     Actor& who = *actors_[actor];
     const EpochStart& start = who.membership.known();
@@ -536,7 +536,7 @@ class Schedule {
     return alive;
   }
 
-  // Would one less leave nobody who holds the state?
+  // Would one less leave no holder of the state?
   bool may_lose(std::size_t actor) const {
     return std::ranges::any_of(living(), [&](std::size_t other) {
       return other != actor && actors_[other]->history.size() >= disk_.committed_step;
@@ -572,7 +572,7 @@ class Schedule {
     }
   }
 
-  // Somebody new, or a new process in the place of a dead one.
+  // A new member, or a new process in the place of a dead one.
   void join() {
     const std::string id = fmt::format("m{}", random_.below(20));
     const bool is_taken = std::ranges::any_of(

@@ -1,7 +1,8 @@
 // How two members of an epoch make sure of each other before a connection carries frames.
 //
 // The acceptor sends a challenge; the dialler answers with who it is and what it wants, signed with the group's key;
-// the acceptor accepts, signed likewise, or says why not. Under TLS the certificate must moreover name the member.
+// the acceptor accepts, signed in the same way, or says why not. Under TLS the certificate must moreover name the
+// member.
 #pragma once
 
 #include <array>

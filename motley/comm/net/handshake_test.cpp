@@ -21,7 +21,7 @@ std::string met_by(const LinkHello& said, const std::function<void(ByteStream&)>
   EXPECT_EQ(::socketpair(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0, ends), 0);
   ByteStream mine{FileDescriptor(ends[0])}, theirs{FileDescriptor(ends[1])};
   std::thread thread([&] {
-    ByteStream stream = std::move(theirs);  // closed at the end: nobody waits for more
+    ByteStream stream = std::move(theirs);  // closed at the end: no peer waits for more
     try {
       other(stream);
     } catch (const Error&) {
@@ -41,7 +41,7 @@ std::string met_by(const LinkHello& said, const std::function<void(ByteStream&)>
 
 std::string met_by(const std::function<void(ByteStream&)>& other) { return met_by(hello, other); }
 
-TEST(Handshake, WhoeverHasTheKeyIsBelieved) {
+TEST(Handshake, ThoseThatHaveTheKeyAreBelieved) {
   EXPECT_EQ(met_by([](ByteStream& stream) {
               const HeardHello heard = hear(stream, "secret", soon());
               EXPECT_EQ(heard.hello.from_id, "m1");
@@ -120,7 +120,7 @@ TEST(Objection, OlderAndNewerEpochsAndIncarnationsAreNotThisOne) {
   EXPECT_EQ(to_change([](LinkHello& h) { h.epoch = 6; }), "epoch 6 is not 7");
   EXPECT_EQ(to_change([](LinkHello& h) { h.epoch = 8; }), "epoch 8 is not 7");
   EXPECT_EQ(to_change([](LinkHello& h) { h.group = "other"; }), "group \"other\" is not \"g\"");
-  EXPECT_EQ(to_change([](LinkHello& h) { h.from = 0; }), "no rank 0 may call") << "nobody calls himself";
+  EXPECT_EQ(to_change([](LinkHello& h) { h.from = 0; }), "no rank 0 may call") << "no rank calls itself";
   EXPECT_EQ(to_change([](LinkHello& h) { h.from = 3; }), "no rank 3 may call");
   EXPECT_EQ(to_change([](LinkHello& h) { h.from = 2; }), "rank 2 of epoch 7 is \"m2\", not \"m1\"");
   for (const std::uint64_t other : {2, 4})

@@ -64,7 +64,7 @@ inline std::string tls_opening() {
   EXPECT_EQ(::socketpair(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK, 0, ends), 0);
   ByteStream client{FileDescriptor(ends[0])};
   const FileDescriptor other(ends[1]);
-  client.start_tls(TlsContext::pinned_to("nobody"), TlsSide::client);
+  client.start_tls(TlsContext::pinned_to("stranger"), TlsSide::client);
   EXPECT_FALSE(client.advance_tls());
   std::string bytes(16 << 10, '\0');
   bytes.resize(static_cast<std::size_t>(::read(other.get(), bytes.data(), bytes.size())));
@@ -81,11 +81,11 @@ inline std::string link_opening() {
 // server does not do its part. Fails unless it is served throughout, at bounded cost.
 inline void expect_to_endure_hostile_clients(const std::string& address, const std::vector<std::string>& openings,
                                              const std::function<void()>& honest) {
-  const auto honest_in_the_end = [&](const char* beside) {
+  const auto honest_in_the_end = [&](const char* against) {
     for (const auto until = soon();;) try {
         return honest();
       } catch (const Error& error) {  // an honest client tries again
-        ASSERT_LT(Clock::now(), until) << "beside " << beside << ": " << error.what();
+        ASSERT_LT(Clock::now(), until) << "against " << against << ": " << error.what();
       }
   };
   using After = HostileClients::After;

@@ -186,7 +186,7 @@ class RelayListener final : public Listener {
     }
   }
 
-  // Beside, as dialling takes a round trip. Who called and is not answered calls again.
+  // On a thread, as dialling takes a round trip. Who called and is not answered calls again.
   void answer(const RelayTicket& ticket) {
     std::erase_if(answering_, [](const Answering& each) { return each.done->load(); });
     if (answering_.size() >= most_calls) return;
@@ -225,7 +225,7 @@ class RelayListener final : public Listener {
 
 bool is_relayed(const std::string& address) { return address.starts_with(scheme); }
 
-std::string beside(const std::string& address) {
+std::string sibling_of(const std::string& address) {
   if (is_relayed(address)) return std::string(scheme) + parse_relayed(address).relay;
   return address.substr(0, address.rfind(':')) + ":0";
 }

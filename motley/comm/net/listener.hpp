@@ -29,7 +29,7 @@ struct RelayAccess {
 
 bool is_relayed(const std::string& address);
 // Another place of the same kind: any free port at the same interface, or another mailbox at the same relay.
-std::string beside(const std::string& address);
+std::string sibling_of(const std::string& address);
 
 // What tells the machines of addresses apart: the host, or all of a relayed one.
 std::string host_of(const std::string& address);
@@ -41,7 +41,7 @@ class Listener {
   virtual const std::string& address() const = 0;
   virtual int descriptor() const = 0;       // readable when accept() may have a connection
   virtual FileDescriptor accept() = 0;      // that does not block; empty: none for now
-  virtual std::string trouble() const = 0;  // why nobody can call now; empty where they can
+  virtual std::string trouble() const = 0;  // why no peer can call now; empty where they can
 };
 
 // Throws an input error for what is not an address, an environment error where it cannot be listened on. A relay that

@@ -33,7 +33,7 @@ class FrameReader {
   // Room for `bytes` more bytes. The buffer grows by what is asked for here, never by a length that was announced.
   // Invalidates what next() returned.
   std::span<std::byte> space(std::size_t bytes);
-  // So many of them have arrived.
+  // This many of them have arrived.
   void arrived(std::size_t bytes) { end_ += bytes; }
 
   // The next whole message, valid until space(). Throws a peer error where one is announced that is too long.
@@ -139,7 +139,7 @@ class MessageStream {
   bool ended_ = false;   // found when reading
 };
 
-// One connection's turn in an event loop: the messages that came with so many bytes, so that one which never pauses
+// One connection's turn in an event loop: the messages that came with this many bytes, so that one which never pauses
 // holds up no other. Of the rest poll() announces what has not been read from the socket: a loop does not wait where a
 // stream is pending().
 class ReadingTurn {

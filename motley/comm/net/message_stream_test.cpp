@@ -198,7 +198,7 @@ TEST_P(MessageStreams, WhatATurnLeavesIsAnnouncedOrPending) {
   }
 }
 
-// Half a record is no reason not to wait: its rest is announced.
+// Half a record does not keep from waiting: its rest is announced.
 TEST_P(MessageStreams, PartOfARecordIsNotPending) {
   const int to = right.descriptor();
   MessageStream sender(std::move(left), largest), receiver(std::move(right), largest);

@@ -1,4 +1,4 @@
-// Random numbers that nobody can guess: nonces, tickets, names of processes.
+// Random numbers that cannot be guessed: nonces, tickets, names of processes.
 #pragma once
 
 #include <openssl/rand.h>

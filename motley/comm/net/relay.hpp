@@ -30,7 +30,7 @@ struct RelayOpening {
 };
 constexpr std::size_t relay_opening_bytes = 24;
 std::array<std::byte, relay_opening_bytes> encode_opening(const RelayOpening& opening);
-// Empty where this is no opening of this version.
+// Empty where this is not an opening of this version.
 std::optional<RelayOpening> decode_opening(std::span<const std::byte> bytes);
 
 constexpr std::size_t longest_mailbox = 64;  // bytes of its name

@@ -1,4 +1,4 @@
-// Members that nobody can dial: they listen in mailboxes at a relay.
+// Members that cannot be dialled: they listen in mailboxes at a relay.
 #include "motley/comm/net/relay.hpp"
 
 #include <fmt/format.h>
@@ -149,7 +149,7 @@ TEST(Relay, WhoIsNotOfTheGroupIsTurnedAway) {
   const RelayThread other(std::move(options));
   cause_with("secret", "relay:" + other.address() + "/anna");
   other.wait_for("came without TLS");
-  // A ticket that nobody gave, another protocol, another version.
+  // A ticket that was not issued, another protocol, another version.
   for (const int broken : {0, 4, 5, 8}) {
     ByteStream stream(connect_tcp(relay.address(), soon(), failure));
     auto opening = encode_opening({RelayOpening::Kind::data, {1, 2, 3}});
@@ -403,8 +403,8 @@ TEST(Relay, AddressesOfOtherKindsAreRefused) {
        std::vector<std::string>{"relay:nowhere", "relay:127.0.0.1:1/", "relay:127.0.0.1:1/" + std::string(65, 'x')})
     EXPECT_THROW(listen_at(address, {}), Error) << address;
   EXPECT_THROW(Relay(RelayOptions{.listen = "0.0.0.0:0"}), Error);  // without an identity
-  EXPECT_EQ(beside("10.0.0.7:4711"), "10.0.0.7:0");
-  EXPECT_EQ(beside("relay:10.0.0.7:4711/anna"), "relay:10.0.0.7:4711");
+  EXPECT_EQ(sibling_of("10.0.0.7:4711"), "10.0.0.7:0");
+  EXPECT_EQ(sibling_of("relay:10.0.0.7:4711/anna"), "relay:10.0.0.7:4711");
 }
 
 }  // namespace

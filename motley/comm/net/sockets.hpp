@@ -27,11 +27,11 @@ struct ListeningSocket {
 ListeningSocket listen_tcp(const std::string& address);
 FileDescriptor listen_local(const std::string& name);  // in the abstract namespace: leaves nothing behind
 
-// Who calls at a listening socket, with the options of a connection; empty where nobody does. Where the process has no
-// descriptors left the call stays in the queue: then this waits a moment, so that a loop around it does not spin.
+// Who calls at a listening socket, with the options of a connection; empty where there is none. Where the process has
+// no descriptors left the call stays in the queue: then this waits a moment, so that a loop around it does not spin.
 FileDescriptor accept_connection(int listening);
 
-// Throw a peer error, with `refused` set where somebody answered that nobody listens there.
+// Throw a peer error, with `refused` set where the host answered that no process listens there.
 struct ConnectFailure {
   std::string cause;
   bool refused = false;

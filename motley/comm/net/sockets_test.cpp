@@ -40,7 +40,7 @@ TEST(Sockets, WhoCallsWhileDescriptorsAreShortIsTakenLater) {
     EXPECT_FALSE(accept_connection(listening.socket.get()));
   }
   EXPECT_TRUE(accept_connection(listening.socket.get()));
-  EXPECT_FALSE(accept_connection(listening.socket.get())) << "nobody else called";
+  EXPECT_FALSE(accept_connection(listening.socket.get())) << "no other called";
 }
 
 // What the system chooses may pace by a timer, as BBR does.

@@ -27,7 +27,7 @@ class StopSignals {
   // From now on a signal, also one that has come before, ends the process with the code that `end` returns. None: they
   // are counted alone. Returns when an earlier `end` is not used any more.
   void end_process_by(std::function<int()> end);
-  // But the next one calls this; and so many seconds after end_within(), which replaces an earlier time, the process
+  // But the next one calls this; and this many seconds after end_within(), which replaces an earlier time, the process
   // ends once `late` was called. Both until disarm().
   void arm(std::function<void()> first);
   void end_within(double seconds, std::function<void()> late);

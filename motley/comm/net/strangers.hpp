@@ -1,6 +1,6 @@
 // Connections that have not shown a credential yet, in a server's poll loop. There are few of them, few from one
 // address, and none for long: a newcomer takes the place of the oldest one of the address that has the most, so that
-// silence keeps nobody out. Their handshakes go on without waiting and without threads.
+// silence keeps no other out. Their handshakes go on without waiting and without threads.
 #pragma once
 
 #include <poll.h>
@@ -27,7 +27,7 @@ struct StrangerLimits {
   double handshake_s = 5;             // until a credential is shown
 };
 
-// The limits for so many of one address; there is room for two such.
+// The limits for this many of one address; there is room for two such addresses.
 StrangerLimits strangers_with(std::size_t most_of_address);
 
 // Which of the connections from these addresses, oldest first, goes for one more from `newcomer`; none where there is
@@ -74,8 +74,8 @@ class Strangers {
     }
   }
 
-  // Those that are through. A few go on in a turn, the others in the next: whoever floods holds the loop up for no
-  // longer.
+  // Those that are through. A few go on in a turn, the others in the next: one that floods holds the loop up for
+  // no longer.
   std::vector<Stranger> advance() {
     std::vector<pollfd> ready;
     watch(ready);

@@ -57,7 +57,7 @@ struct Door {
     stream.write_all(std::as_bytes(std::span(&letter, 1)), soon());
     return stream;
   }
-  // Until so many more are through.
+  // Until this many more are through.
   void let_through(std::size_t count) {
     for (const auto until = soon(); count > 0 && Clock::now() < until;) count -= turn();
     EXPECT_EQ(count, 0U);

@@ -40,7 +40,7 @@ constexpr bool is_flat = WireScalar<T>;
 template <WireScalar T, std::size_t count>
 constexpr bool is_flat<std::array<T, count>> = true;
 
-// Stands for a value of any type where an aggregate is tried with so many of them.
+// Stands for a value of any type where an aggregate is tried with a number of them.
 struct AnyField {
   template <class T>
   operator T() const;

@@ -28,7 +28,7 @@ TEST_F(Churn, KillsAndJoinsOfRealProcesses) {
   EXPECT_GT(group.report().checked, group.report().steps);
 }
 
-// In the middle of a large all_reduce: the others go on without it, and it comes back as somebody new.
+// In the middle of a large all_reduce: the others go on without it, and it comes back as a new member.
 TEST_F(Churn, AStoppedProcessIsLeftOutAndFenced) {
   churn::ChurnOptions large = options();
   large.elements = 1 << 21;

@@ -26,7 +26,7 @@ std::string host_name() {
 // An epoch that has been connected.
 struct ConnectedEpoch {
   std::uint64_t number = 0;
-  std::shared_ptr<Communicator> communicator;  // shared by the caller's thread and whoever revokes
+  std::shared_ptr<Communicator> communicator;  // shared by the caller's thread and the one that revokes
 };
 
 }  // namespace
@@ -175,7 +175,7 @@ struct Session::State {
     } catch (const ConnectError& error) {
       for (const int rank : error.ranks) unreachable.push_back(epoch.members[static_cast<std::size_t>(rank)].id);
     } catch (const std::exception&) {
-      // Nobody else's fault, as far as one can see from here.
+      // No other's fault, as far as one can see from here.
     }
     if (!given_up.stop_requested())
       access([&](Membership& membership) { membership.refuse(epoch.number, unreachable); });

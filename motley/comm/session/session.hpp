@@ -36,7 +36,7 @@ struct SessionStep {
   // Whose part of the step counts: all members, but for those that are still learning the state. These take part in
   // the operations, and add nothing.
   int contributors = 0;
-  int place = 0;  // among them; negative: this process is no contributor
+  int place = 0;  // among them; negative: this process does not contribute
   bool contributes() const { return place >= 0; }
 
   std::uint64_t followed = 0;  // the latest step that run() has returned as committed here

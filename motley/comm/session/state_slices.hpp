@@ -24,7 +24,7 @@
 namespace motley {
 
 struct SlicedStateOptions {
-  // How much longer steps may become: with what goes beside slices, less than a tenth. But an item goes as a whole.
+  // How much longer steps may become: with what goes along with slices, less than a tenth. But an item goes as a whole.
   double share = 0.08;
   double timeout_s = 600;  // of an operation
 };

@@ -121,7 +121,7 @@ std::int64_t all_bytes() {
 
 bool has(const Step& step, const std::string& id) { return std::ranges::find(step.members, id) != step.members.end(); }
 
-// Trains until somebody wants to stop.
+// Trains until a member wants to stop.
 Items stay(const std::string& coordinator, const std::string& id, std::atomic<int>* steps = nullptr,
            bool keeps_its_word = true) {
   SlicedTrainee trainee(coordinator, id, 1, keeps_its_word);
@@ -172,7 +172,7 @@ TEST(StateSlices, AJoinerLearnsWhileTheStepsGoOn) {
   EXPECT_EQ(of_a, of_b);
 }
 
-// Whoever gives may die: the others give the rest, and nothing comes twice.
+// A member that gives may die: the others give the rest, and nothing comes twice.
 TEST(StateSlices, AMemberThatDiesInTheMiddle) {
   CoordinatorThread coordinator({.minimum_size = 2});
   Items of_a, of_late;

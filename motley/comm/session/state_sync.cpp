@@ -18,7 +18,7 @@ struct StateSync::Word {
 
 namespace {
 
-// Nobody reads the caller's bytes after its call.
+// The caller's bytes are not read after its call.
 struct Withdrawal {
   StateSource& source;
   ~Withdrawal() { source.withdraw(); }
@@ -29,7 +29,7 @@ struct Withdrawal {
 StateSync::StateSync(StateSyncOptions options, StateAccess access)
     : options_(std::move(options)),
       access_(std::move(access)),
-      // One snapshot: the next epoch's state is another, and nobody pulls the old one any more.
+      // One snapshot: the next epoch's state is another, and the old one is not pulled any more.
       source_(StateListener(options_.listen, options_.identity, options_.key),
               {.group = options_.group, .bytes_per_s = options_.give_bytes_per_s, .snapshots = 1}) {}
 
@@ -84,7 +84,7 @@ OperationOutcome StateSync::give_and_take(SessionStep& step, bool holds) {
     }
     access_.load();
   }
-  // Until nobody needs the state any more.
+  // Until no member needs the state any more.
   return group.barrier(patient);
 }
 

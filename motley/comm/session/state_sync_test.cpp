@@ -1,4 +1,4 @@
-// Sessions whose steps build on state: whoever comes late pulls it from those who are there.
+// Sessions whose steps build on state: one that comes late pulls it from those who are there.
 #include "motley/comm/session/state_sync.hpp"
 
 #include <gtest/gtest.h>

@@ -42,7 +42,7 @@ class StateListener {
 ByteStream connect_for_state(const std::string& address, const std::optional<TlsContext>& tls = {},
                              const std::string& key = {});
 
-// Lets so many bytes pass per second, and little more at once; 0: any number.
+// Lets this many bytes pass per second, and little more at once; 0: any number.
 class StatePace {
  public:
   explicit StatePace(double bytes_per_s) : bytes_per_s_(bytes_per_s) {}
@@ -86,7 +86,7 @@ class StateConnection {
   // How many bytes the network took.
   std::size_t write_some(StatePace& pace, double now_s);
   // A message that has arrived completely, valid until the next call. Throws a peer error where the connection ended,
-  // or what came is no message of ours or too long.
+  // or what came is not a message of ours, or too long.
   std::optional<StateMessage> receive(StatePace& pace, double now_s);
   // Bytes that have arrived so far.
   std::uint64_t received_bytes() const { return stream_.received_bytes(); }

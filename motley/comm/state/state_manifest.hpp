@@ -64,7 +64,7 @@ struct StateBuffer {
 // Throws an input error where two names are equal, or one is empty or longer than 4096 bytes.
 StateManifest describe_state(StateRevision revision, std::span<const StateBuffer<const std::byte>> buffers);
 
-// A binary form that depends on the content alone. Decoding throws a peer error on anything that is no manifest:
+// A binary form that depends on the content alone. Decoding throws a peer error on anything that is not a manifest:
 // lengths beyond what is there, a number of chunks that is not the size's, names twice.
 std::string encode_manifest(const StateManifest& manifest);
 StateManifest decode_manifest(std::string_view bytes);

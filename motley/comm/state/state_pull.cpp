@@ -31,7 +31,7 @@ StatePull::StatePull(StateManifest manifest, std::vector<StateBuffer<std::byte>>
       const auto [entry, is_new] = by_digest_.try_emplace(item.chunks[index], chunks_.size());
       const auto [first, last] = chunk_range(item, index);
       if (is_new) chunks_.push_back({item.chunks[index], last - first, {}, false, {}});
-      // Equal digests of unequal sizes: a manifest that nobody could have made from bytes.
+      // Equal digests of unequal sizes: a manifest that cannot have been made from bytes.
       Chunk& chunk = chunks_[entry->second];
       if (chunk.bytes != last - first)
         throw Error(ErrorCode::peer, fmt::format("chunks of two sizes have the digest {}", to_hex(chunk.digest)));
@@ -82,7 +82,7 @@ void StatePull::lose_peer(int peer, const std::string& cause) {
   active_.erase(entry);
 }
 
-// What nobody was asked for, in order; then what the fewest others owe.
+// What no peer was asked for, in order; then what the fewest others owe.
 std::optional<std::size_t> StatePull::choose(int peer) {
   if (!unasked_.empty()) {
     const std::size_t first = *unasked_.begin();

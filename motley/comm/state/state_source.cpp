@@ -122,7 +122,7 @@ class StateSource::Service {
       return (!joiner.leaving || joiner.connection.writing()) &&
              now_s() - joiner.heard_s < source_.options_.idle_timeout_s;
     } catch (const std::exception&) {
-      return false;  // it has gone, or it is no joiner: nobody here waits for it
+      return false;  // it has gone, or it is not a joiner: no one here waits for it
     }
   }
 

@@ -108,9 +108,9 @@ TEST(StateTransfer, RefusesStrangersInWords) {
   EXPECT_EQ(other_group.peers.at("m0").fault, "is of group \"g\"");
   const auto other_state = pull_state("g", StateDigest{}, members.peers(), place, {.timeout_s = 20});
   EXPECT_THAT(other_state.peers.at("m0").fault, HasSubstr("does not hold state 0000"));
-  const auto nobody = pull_state("g", members.agreed, {peer_at("gone", "127.0.0.1:1")}, place, {.timeout_s = 20});
-  EXPECT_EQ(nobody.cause, "no peer is left");
-  EXPECT_THAT(nobody.peers.at("gone").fault, HasSubstr("refused"));
+  const auto without = pull_state("g", members.agreed, {peer_at("gone", "127.0.0.1:1")}, place, {.timeout_s = 20});
+  EXPECT_EQ(without.cause, "no peer is left");
+  EXPECT_THAT(without.peers.at("gone").fault, HasSubstr("refused"));
 }
 
 TEST(StateTransfer, GoesUnderTlsAndTurnsStrangersAway) {
@@ -134,7 +134,7 @@ TEST(StateTransfer, GoesUnderTlsAndTurnsStrangersAway) {
   EXPECT_EQ(mine.items, members.model.items);
 }
 
-// Answers whoever connects with the given bytes, once.
+// Answers each that connects with the given bytes, once.
 class Liar {
  public:
   explicit Liar(std::string bytes)
@@ -174,7 +174,7 @@ TEST(StateTransfer, BelievesNoLengthAndNoOrder) {
   EXPECT_EQ(outcome.peers.at("chunk").fault, "sent what was not asked for");
   EXPECT_EQ(outcome.peers.at("empty").fault, "sent another manifest than was asked for");
   EXPECT_EQ(outcome.peers.at("mute").fault, "did not answer within 2 s");
-  // Beside one good peer they do no harm.
+  // With one good peer they do no harm.
   peers.push_back(members.peers().front());
   EXPECT_TRUE(pull_into(mine, members, peers).complete);
   EXPECT_EQ(mine.items, members.model.items);

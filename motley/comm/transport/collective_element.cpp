@@ -246,7 +246,7 @@ Loop choose_loop() {
 #ifdef __x86_64__
   if (__builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl"))
     return with_avx512;
-  if (__builtin_cpu_supports("avx2")) return with_avx2;  // whoever has that has the half-precision conversions too
+  if (__builtin_cpu_supports("avx2")) return with_avx2;  // a processor with that has the half-precision conversions too
 #endif
   return portable;
 }

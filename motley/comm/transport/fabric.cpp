@@ -185,7 +185,7 @@ struct Fabric::State {
     return true;
   }
 
-  // What is sent here is short and waits for nobody.
+  // What is sent here is short and does not wait.
   void receive(FabricStranger stranger) {
     const HeardHello& heard = stranger.heard();
     const LinkHello& hello = heard.hello;
@@ -400,7 +400,7 @@ std::unique_ptr<Transport> Fabric::connect(const Epoch& epoch, int rank, double 
     state.start_dial(arrivals, peer, shared ? LinkPurpose::shared_memory : LinkPurpose::stream, 0, {}, Dialling::first,
                      until, window_bytes);
   }
-  // By address: whoever asks to stop may do so while `mesh` is moved into what is returned.
+  // By address: another thread may ask to stop while `mesh` is moved into what is returned.
   const std::stop_callback on_stop(stop, [woken = mesh.get()] { woken->wake(); });
   const auto called = [&](int peer) {
     const Member& member = epoch.members[static_cast<std::size_t>(peer)];

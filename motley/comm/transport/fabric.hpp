@@ -26,7 +26,7 @@ enum class SharedMemoryUse {
 
 struct FabricOptions {
   std::string listen = "127.0.0.1:0";  // port 0: any that is free; or a relay (listener.hpp)
-  std::string key;                     // the group's secret: whoever has another is turned away
+  std::string key;                     // the group's secret: a process with another is turned away
   std::optional<TlsContext> identity;  // its certificate names the member's id
   Encryption encryption = Encryption::off_loopback;
   SharedMemoryUse shared_memory = SharedMemoryUse::same_host;

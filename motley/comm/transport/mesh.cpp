@@ -49,7 +49,7 @@ constexpr std::uint32_t doorbell_peer = 0xffffffffU;
 constexpr int quiet_polls = 256;  // between looks at descriptors where all edges are shared memory
 // How long a wait looks for frames before it sleeps: more than what falling asleep and being woken cost, which on
 // virtual machines is 100 us at times. With 50 us, 32 to 96 KiB by TCP took twice as long there
-// (docs/collectives-benchmarks.md).
+// (docs/figures/collectives-benchmarks.md).
 constexpr double spin_s = 200e-6;
 // Where members share processors, looking takes them from those that are waited for.
 constexpr double crowded_spin_s = 25e-6;

@@ -231,7 +231,7 @@ FileDescriptor make_shared_edge_memory(std::int64_t window_bytes) {
   const std::uint64_t ring_bytes =
       std::bit_ceil(std::clamp(static_cast<std::uint64_t>(window_bytes), least_ring_bytes, most_ring_bytes));
   FileDescriptor file(::memfd_create("motley-edge", MFD_CLOEXEC | MFD_ALLOW_SEALING));
-  // Sealed in size: a file that shrinks under a mapping kills whoever touches it.
+  // Sealed in size: a file that shrinks under a mapping kills a process that touches it.
   if (!file || ::ftruncate(file.get(), static_cast<off_t>(memory_bytes(ring_bytes))) != 0 ||
       ::fcntl(file.get(), F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL) != 0)
     throw environment_error("cannot create shared memory");

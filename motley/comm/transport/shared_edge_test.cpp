@@ -56,7 +56,7 @@ class HalfAPair : public FrameSink {
   }
 
   std::unique_ptr<Edge> edge;
-  std::string lost = "nobody";
+  std::string lost = "none";
   int frames = 0;
 
  private:
@@ -70,7 +70,7 @@ TEST(SharedEdge, TakesWhatIsWritten) {
   HalfAPair pair;
   pair.write(0, {.length = 100});
   pair.say_written(64 + 128);
-  EXPECT_EQ(pair.told(), "nobody");
+  EXPECT_EQ(pair.told(), "none");
   EXPECT_EQ(pair.frames, 1);
 }
 
@@ -82,7 +82,7 @@ TEST(SharedEdge, APeerThatLiesAboutWhatItWroteIsLost) {
     EXPECT_EQ(pair.frames, 0);
     pair.lost.clear();
     EXPECT_EQ(pair.told(), cause) << "the next operation hears it, too";
-    EXPECT_FALSE(pair.edge->looks_ready()) << "whoever waits would not sleep";
+    EXPECT_FALSE(pair.edge->looks_ready()) << "a thread that waits would not sleep";
     EXPECT_FALSE(pair.edge->send({}, {}));
     return cause;
   };
@@ -108,7 +108,7 @@ TEST(SharedEdge, APeerThatLiesAboutWhatItReadIsLost) {
       while (pair.edge->send({.length = largest_payload_bytes}, payload)) {
       }
     }
-    EXPECT_EQ(pair.told(), "nobody") << "it is only slow";
+    EXPECT_EQ(pair.told(), "none") << "it is only slow";
     pair.say_read(lie);
     EXPECT_FALSE(pair.edge->send({.length = largest_payload_bytes}, payload));
     EXPECT_TRUE(pair.told().starts_with("corrupt memory: " + std::to_string(lie) + " read of ")) << pair.lost;

@@ -52,9 +52,9 @@ class SimulatedFabric {
 
   // From the given time on: the rank's process is gone, its peers lose it; its body is left by an exception.
   void crash_at(int rank, double time_s);
-  // The rank's process stops between the two times, and nobody is told.
+  // The rank's process stops between the two times, without a word.
   void freeze_at(int rank, double from_s, double until_s);
-  // What `from` sends to `to` between the two times disappears, and nobody is told.
+  // What `from` sends to `to` between the two times disappears, without a word.
   void black_hole(int from, int to, double from_s, double until_s);
   bool crashed(int rank) const;
 
@@ -147,7 +147,7 @@ struct SimulatedFabric::State {
     to.woken = true;
   }
 
-  // Picks who runs next, letting time pass until somebody can. Under the lock.
+  // Picks who runs next, letting time pass until a rank can. Under the lock.
   void pass_on() {
     for (;;) {
       for (std::size_t i = 0; i < ranks.size(); ++i) {

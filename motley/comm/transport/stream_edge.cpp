@@ -20,7 +20,7 @@ namespace {
 constexpr int stream_frames_per_poll = 4;
 // From this round trip on, one stream's window and its recovery from a lost packet limit it more than the way does.
 constexpr double far_s = 1e-3;
-// Far streams' windows grow where frames wait for them, up to so many times what the way itself holds.
+// Far streams' windows grow where frames wait for them, up to this many times what the way itself holds.
 constexpr std::size_t near_window_bytes = 1 << 20, first_far_window_bytes = 512 << 10, most_far_window_bytes = 4 << 20;
 constexpr double windows_per_way = 2;
 constexpr double meter_s = 0.1;
@@ -29,7 +29,7 @@ constexpr int first_far_streams = 4;
 constexpr double worthwhile = 1.1;
 constexpr double trial_s = 0.25;
 
-// As the kernel has it (linux/tcp.h, which cannot stand beside the C library's header): that ends with `known`.
+// As the kernel has it (linux/tcp.h, which cannot be included with the C library's header): that ends with `known`.
 struct KernelTcpInfo {
   tcp_info known;
   std::uint64_t pacing_rate, most_pacing_rate, bytes_acknowledged, bytes_received;

@@ -115,7 +115,7 @@ TEST_F(StreamEdgeTest, AnotherConnectionComesThoughNothingIsToBeSent) {
   EXPECT_EQ(peers_sink.taken, std::vector<std::uint64_t>{1});
 }
 
-// A peer that has finished and left: nobody waits for what it does not want, and what it sent counts.
+// A peer that has finished and left: no rank waits for what it does not want, and what it sent counts.
 TEST_F(StreamEdgeTest, WhatCameBeforeThePeerLeftIsTaken) {
   break_behind({7, 8});
   EXPECT_FALSE(edge->flushed());
@@ -149,7 +149,7 @@ TEST_F(StreamEdgeTest, PatienceEndsThoughAFrameWaits) {
 TEST_F(StreamEdgeTest, WhoIsLostIsToldOfTheRevocation) {
   cut();
   exchange();
-  edge->refused(0, "nobody there");
+  edge->refused(0, "no process there");
   exchange();
   ASSERT_TRUE(sink.lost);
   edge->revoke({.kind = FrameKind::revoke}, "rank 0 gives up");

@@ -3,7 +3,7 @@
 //
 // What all transports promise: a frame that send() has taken arrives whole, once, and per pair of ranks in an order in
 // which no frame overtakes one of an earlier operation; or on_lost() names the peer. A broken connection that can be
-// restored is no loss.
+// restored is not a loss.
 #pragma once
 
 #include <cstddef>

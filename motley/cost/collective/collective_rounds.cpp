@@ -117,7 +117,7 @@ class Arrivals {
   void arrive(const CollectiveTransfer& transfer, int chunk, const Ready& ready) {
     auto& ranges = written_[at(transfer.to)][chunk];
     const bool adds = transfer.kind == CollectiveStepKind::reduce;
-    // A range is overwritten at any time: nobody reads it in between.
+    // A range is overwritten at any time: it is not read in between.
     const int base = adds ? ranges.base_of(transfer.first, transfer.last, true) : 0;
     const int round = std::max(ready.round, base) + 1;
     ranges.write(transfer.first, transfer.last, round, base, adds);

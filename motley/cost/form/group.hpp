@@ -52,7 +52,7 @@ TensorGroup make_group(const Cluster& cluster, const Architecture& arch, std::ve
 // The same group on other devices of the same types, in rank order: only its links are others.
 TensorGroup group_on(const Cluster& cluster, TensorGroup group, std::vector<int> devices);
 
-// The most layers that fit on every rank beside KV room for so many tokens: the arithmetic of model/, whatever the
+// The most layers that fit on every rank with KV room for this many tokens: the arithmetic of model/, whatever the
 // form.
 std::int64_t most_layers_in_memory(const Architecture& arch, const TensorGroup& group, StageEnds ends,
                                    std::int64_t kv_tokens, const StepLimits& step);

@@ -8,7 +8,7 @@
 
 namespace motley {
 
-// A figure beside the total, for people: "the worst whole pipeline".
+// A figure in addition to the total, for people: "the worst whole pipeline".
 struct TrainRemark {
   std::string name;
   double seconds = 0;
@@ -17,7 +17,7 @@ struct TrainRemark {
 struct TrainCost {
   double iteration_s = 0;
   double tokens_per_s = 0;  // 0 where the form does not count all of a step
-  double mfu = 0;           // model FLOPs per second as a share of the working devices' peak; 0 likewise
+  double mfu = 0;           // model FLOPs per second as a share of the working devices' peak; 0 where it does not
   Term tree;                // of iteration_s
   std::vector<TrainRemark> remarks;
 };

@@ -15,8 +15,8 @@ Term phase(std::string name, const FlexgenPhase& of, double times, bool upload_h
                                     part("compute", of.compute)});
   return sum_of(std::move(name),
                 {part("upload", of.upload),
-                 max_of("beside it", {part("download", of.download), part("disk read", of.disk_read),
-                                      part("disk write", of.disk_write), part("compute", of.compute)})});
+                 max_of("at the same time", {part("download", of.download), part("disk read", of.disk_read),
+                                             part("disk write", of.disk_write), part("compute", of.compute)})});
 }
 
 }  // namespace

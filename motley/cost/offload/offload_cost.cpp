@@ -37,8 +37,8 @@ OffloadCost::OffloadCost(const CostOptions& options, const Cluster& cluster, con
       prompt_tokens_(prompt_tokens),
       output_tokens_(std::max(1.0, output_tokens)) {}
 
-// Prompts come in as fast as requests leave: so many tokens per pass, where each prompt takes one pass. Below that, and
-// down to what a micro-batch's decodes leave, a request waits longer for its prompt but every pass is smaller.
+// Prompts come in as fast as requests leave: this many tokens per pass, where each prompt takes one pass. Below that,
+// and down to what a micro-batch's decodes leave, a request waits longer for its prompt but every pass is smaller.
 std::vector<std::int64_t> OffloadCost::chunks(std::int64_t batch) const {
   const auto sequences = static_cast<double>(batch);
   const auto whole = [](double tokens) { return std::max<std::int64_t>(1, std::llround(std::ceil(tokens))); };

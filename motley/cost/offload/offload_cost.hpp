@@ -53,13 +53,13 @@ class OffloadCost {
   PassLoad load(const PassShape& shape) const;
   PassSeconds seconds(const PassShape& shape) const;
   OffloadPrice price(const PassShape& shape, const PassSeconds& seconds, const PlacedCounts& counts) const;
-  // Of so many sequences in flight, each at its own token: with a margin.
+  // Of this many sequences in flight, each at its own token: with a margin.
   std::int64_t kv_tokens(std::int64_t sequences, std::int64_t block_tokens) const;
 
   const MemoryTiers& tiers() const { return tiers_; }
 
  private:
-  // Of a micro-batch with so many chunks of prompts; its other sequences decode.
+  // Of a micro-batch with this many chunks of prompts; its other sequences decode.
   StepLoad step_with(const PassLoad& load, double chunks) const;
 
   std::int64_t layers_;

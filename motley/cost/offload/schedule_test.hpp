@@ -1,9 +1,9 @@
 // An offloading schedule, event by event: what the closed form of offload_cost.hpp is held against.
 //
 // A pass goes through the layers; in each layer all micro-batches compute before the next layer begins. Weights that
-// are away go through two buffers, keys and values of one micro-batch likewise; with `staged` what comes from disk goes
-// through two buffers in host memory first. Disk, upload, download, device and the host's processors each do one thing
-// at a time, in the order of the schedule.
+// are away go through two buffers, and so do keys and values of one micro-batch; with `staged` what comes from disk
+// goes through two buffers in host memory first. Disk, upload, download, device and the host's processors each do one
+// thing at a time, in the order of the schedule.
 #pragma once
 
 #include <algorithm>

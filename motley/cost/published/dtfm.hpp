@@ -1,6 +1,6 @@
 // The cost form `dtfm`: the communication of a grid of stages x replicas with one device each, as DT-FM counts it
-// (arXiv 2206.01288). Devices are alike; only who does what is priced. docs/dtfm.md: what it reproduces, and where
-// it departs from what a step takes.
+// (arXiv 2206.01288). Devices are alike; only who does what is priced. docs/figures/dtfm.md: what it reproduces, and
+// where it departs from what a step takes.
 //
 //   sync of a stage   DP(C) = max over d in C of  sum over e in C, e != d of  2 (a + c_dp / (R b))
 //   hop               w(j, k) = min over perfect matchings of C_j to C_k of the largest 2 (a + c_pp / b)

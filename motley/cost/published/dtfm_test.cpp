@@ -1,5 +1,5 @@
 // The acceptance checks of the published objective: values computed by exhaustive search and by the public solver's own
-// scoring, docs/dtfm.md.
+// scoring, docs/figures/dtfm.md.
 #include "motley/cost/published/dtfm.hpp"
 #include "motley/cost/train/train_cost.hpp"
 

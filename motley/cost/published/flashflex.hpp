@@ -1,6 +1,6 @@
 // The cost form `flashflex`: training over unlike replicas and stages as the code published with FlashFlex / HexiScale
-// (arXiv 2409.01143) counts it, quirks included. docs/flashflex.md has the formulas, and where they depart from a
-// run.
+// (arXiv 2409.01143) counts it, quirks included. docs/figures/flashflex.md has the formulas, and where they depart from
+// a run.
 #pragma once
 
 #include <cstdint>

@@ -1,4 +1,4 @@
-// Figures computed from the published formulas with 2^30 and 2^40 as units, docs/flashflex.md.
+// Figures computed from the published formulas with 2^30 and 2^40 as units, docs/figures/flashflex.md.
 #include "motley/cost/published/flashflex.hpp"
 #include "motley/cost/train/train_cost.hpp"
 

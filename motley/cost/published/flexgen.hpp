@@ -1,6 +1,6 @@
 // The cost form `flexgen`: what the released code of FlexGen (FMInference/FlexLLMGen, commit 004ffef) computes for a
-// policy, with its constants, which its authors fitted to a T4 in Google's cloud. docs/flexgen.md has the formulas and
-// where they differ from the paper's.
+// policy, with its constants, which its authors fitted to a T4 in Google's cloud. docs/concepts/planner-offload.md has
+// the formulas and where they differ from the paper's.
 //
 // A block of batch x batches sequences goes through the layers together. All figures are affine in the nine shares.
 #pragma once

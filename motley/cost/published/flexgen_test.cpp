@@ -54,7 +54,7 @@ TEST(Flexgen, ArithmeticOfAPublishedPolicy) {
   EXPECT_NEAR(memory.host_decode / gibi, 144.51, 5e-3);
 }
 
-// What the released model says of published policies; docs/flexgen.md has the measurements next to it.
+// What the released model says of published policies; docs/concepts/planner-offload.md has the measurements next to it.
 TEST(Flexgen, PublishedPolicies) {
   EXPECT_NEAR(flexgen_times(opt_30b(256), policy(160, 2, 0.1, 0.9, 0, 1, 0, 1)).tokens_per_s, 12.97, 5e-3);
   EXPECT_NEAR(flexgen_times(opt_30b(1024), policy(20, 4, 0.04, 0.96, 0, 1, 0, 1)).tokens_per_s, 3.62, 5e-3);

@@ -1,7 +1,7 @@
 // The cost form `galvatron`, as the later releases compute it (PKU-DAIR/Hetu-Galvatron at cea12ff; the method is that
 // of arXiv 2211.13878 and 2307.02031): time and memory of one layer under a strategy, of embedding and head, of a
-// pipeline. Quirks are kept; docs/galvatron.md lists them and where motley's own costs differ. MB are 2^20 bytes, and a
-// bandwidth of x GB/s counts as x MB per millisecond, as there.
+// pipeline. Quirks are kept; docs/figures/galvatron.md lists them and where motley's own costs differ. MB are 2^20
+// bytes, and a bandwidth of x GB/s counts as x MB per millisecond, as there.
 //
 //   t, u, d   tensor, Ulysses sequence and data parallel degrees; D = d u ranks hold the same parameters
 //   b         samples per micro-batch and replica: batch / micro_batches / d, rounded down
@@ -10,7 +10,7 @@
 //   layer     F + overlap(K, G) + tensor or sequence collectives + pipeline share (+ G / 2 for ZeRO-3)
 //   overlap   max(K, G) + (slowdown - 1) min(K, G)
 //
-// docs/galvatron.md has the rest. The form of the VLDB artefact is galvatron_vldb.hpp.
+// docs/figures/galvatron.md has the rest. The form of the VLDB artefact is galvatron_vldb.hpp.
 #pragma once
 
 #include <bit>

@@ -87,7 +87,7 @@ const Schema<GalvatronProfile>& schema<GalvatronProfile>() {
           .field("hop_gb_per_s", &P::hop_gb_per_s, "Between stages, pipelines of 2, 4, ... stages.", some)
           .field("message_mib", &P::message_mib, "Sizes that collectives were timed at.", some)
           .field("all_reduce_ms", &P::all_reduce_ms, "A row per group of 2, 4, ...: one time per size.", some)
-          .field("all_to_all_ms", &P::all_to_all_ms, "Likewise.", some)
+          .field("all_to_all_ms", &P::all_to_all_ms, "The same for all-to-all exchanges.", some)
           .field("slowdown", &P::slowdown, "Of computing and communicating at once.",
                  {.required = true, .min = 1, .max = 100})
           .check(check_lengths);

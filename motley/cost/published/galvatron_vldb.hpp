@@ -1,5 +1,6 @@
 // The cost form `galvatron` of the VLDB artefact (anonymous-cs-system/Galvatron, arXiv 2211.13878): eight devices of
-// one node, fp32, GPipe. Its constants and special cases are kept; docs/galvatron.md lists them. MB are 2^20 bytes.
+// one node, fp32, GPipe. Its constants and special cases are kept; docs/figures/galvatron.md lists them. MB are 2^20
+// bytes.
 //
 //   memory  4 parameters / t (x (1 / d + 0.025) where sharded) + activation[t] x batch / d, whatever the micro-batches
 //   forward F = f x batch / d / t;  backward K = 2 F;  gradients g = 2 (d - 1) / d x parameters / t

@@ -9,7 +9,7 @@
 //   4  memory      l (W / n + 2 q (s_in + s_out) H B / n) + 4 q (s_in + s_out) H B <= M
 //
 // What it leaves out (embedding, head, grouped KV heads, gated FFN, reserve, efficiency) stays left out here: this form
-// is for reproducing published results. docs/costs.md lists the differences to motley's own.
+// is for reproducing published results. docs/concepts/costs.md lists the differences to motley's own.
 #include "motley/cost/published/hexgen.hpp"
 
 #include <fmt/format.h>

@@ -66,7 +66,7 @@ const Schema<OsdpBlock>& schema<OsdpBlock>() {
       Schema<B>("block", "A transformer block of one hidden size.")
           .field("hidden", &B::hidden, "Hidden size.", {.required = true, .min = 1})
           .field("time_s", &B::time_s, "A row per batch: seconds by level of sharding.", {.required = true, .above = 0})
-          .field("memory_mb", &B::memory_mb, "Likewise, MB.", {.required = true, .above = 0})
+          .field("memory_mb", &B::memory_mb, "The same of memory, MB.", {.required = true, .above = 0})
           .check([](const B& block, const Reader& reader) {
             if (block.time_s.size() != block.memory_mb.size())
               reader.fail("time_s and memory_mb have different numbers of rows", "give one row per batch in both");

@@ -7,8 +7,8 @@
 //   sharded    2 m + 1 gathers per step (3 m + 1 where recomputation gathers again); memory f S / N, and S / k while
 //              a slice works
 //
-// The released program has a table of measured blocks instead, and its own search: OsdpBlocks. docs/osdp.md says where
-// the two and motley differ.
+// The released program has a table of measured blocks instead, and its own search: OsdpBlocks. docs/figures/osdp.md
+// says where the two and motley differ.
 #pragma once
 
 #include <filesystem>
@@ -26,7 +26,7 @@ struct OsdpNetwork {
   double s_per_byte = 0;
 };
 
-// An all-gather or a reduce-scatter of `bytes` in so many slices, one after the other.
+// An all-gather or a reduce-scatter of `bytes` in this many slices, one after the other.
 double osdp_gather_seconds(const OsdpNetwork& network, double bytes, int slices = 1);
 
 // Gathers of a sharded operator per step, in the units of the above.

@@ -157,7 +157,7 @@ class PlanRates {
         if (added) add_link(stage, next, route.path[hop].activation_type, between_machines);
         for (const std::size_t link : links_of_hop_[entry->second]) links_[link].share += seen;
       }
-      // Keys and values count as so many hidden states.
+      // Keys and values count as that many hidden states.
       for (const KvMove& move : kv_moves(plan_, route)) {
         const int from = index_.at(route.path[move.from].stage), to = index_.at(route.path[move.to].stage);
         const double hidden_states = move.bytes / rates_.hidden_bytes(stages_[from].group);

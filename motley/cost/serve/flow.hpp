@@ -1,8 +1,8 @@
-// The steady token rate of a serving plan as a flow: through stages that pass on so many tokens per second each, over
-// links that do.
+// The steady token rate of a serving plan as a flow: through stages that each pass on a number of tokens per second,
+// over links that do.
 //
 // Tokens are counted as they pass the layers: a request of s_in + s_out tokens sends s_in + s_out - 1 of them through
-// every layer (the last one that comes out is not read again). docs/planner-placement.md.
+// every layer (the last one that comes out is not read again). docs/concepts/planner-placement.md.
 #pragma once
 
 #include <map>
@@ -30,8 +30,8 @@ class TokenRates {
   TokenRates(const Cluster& cluster, const Architecture& arch, const Workload& workload, const Profile& profile,
              const StepLimits& step, const CostOptions& cost);
 
-  // Tokens of its role, holding so many layers, with so many sequences in a decode step. Throws an input error where
-  // the profile says that the group cannot hold so many.
+  // Tokens of its role, holding this many layers, with this many sequences in a decode step. Throws an input error
+  // where the profile says that the group cannot hold them.
   double stage(const PathStage& stage, std::int64_t sequences, StageRole role = StageRole::any);
   double hidden_bytes(const TensorGroup& group) const;  // of a token
   // Hidden states, over the fastest pair of devices.

@@ -31,7 +31,7 @@ struct KvMove {
   double occupancy_s() const { return bytes / path.bandwidth_bytes_per_s; }
 };
 
-// Of `tokens` cached tokens: each decoding stage gets the layers it holds from whoever prefilled them.
+// Of `tokens` cached tokens: each decoding stage gets the layers it holds from those that prefilled them.
 std::vector<KvMove> kv_moves(const Cluster& cluster, const Architecture& arch, const std::vector<KvHolder>& prefill,
                              const std::vector<KvHolder>& decode, double tokens);
 

@@ -11,7 +11,7 @@ constexpr std::int64_t latest = 16;       // steps of one size that count
 constexpr std::int64_t forgotten = 4096;  // steps of the stage after which a size without a new one is
 constexpr std::int64_t refit_every = 8;   // steps, once there are twice as many
 // How many measured steps the believed price weighs as much as: as a whole, and in how it divides into its parts. After
-// so many steps half as much, at last a tenth: what only steps of like sizes have shown says little about the others.
+// this many steps half as much, at last a tenth: what only steps of like sizes have shown says little about the others.
 constexpr double prior_steps = 4, prior_parts = 0.5;
 constexpr double fades_after = 16, prior_left = 0.1;
 constexpr double least_s = 1e-6;       // a clock says nothing of less
@@ -184,9 +184,9 @@ void MeasuredStage::fit() {
       const double here = seconds(x);
       Vector slope{1, 0, 0};
       for (std::size_t i = 1; i < 3; ++i) {
-        Vector beside = x;
-        beside[i] *= 1 + 1e-6;
-        slope[i] = (seconds(beside) - here) / (1e-6 * x[i]);
+        Vector moved = x;
+        moved[i] *= 1 + 1e-6;
+        slope[i] = (seconds(moved) - here) / (1e-6 * x[i]);
       }
       const double unit = 1 / std::max(point.seconds, 0.1 * scale * believed_.seconds(point.load));
       for (double& s : slope) s *= unit;

@@ -9,7 +9,7 @@
 namespace motley {
 namespace {
 
-// Reads its weights in 20 ms, 40 tokens beside them at no cost; 1 ms for every step.
+// Reads its weights in 20 ms, 40 tokens with them at no cost; 1 ms for every step.
 StageTime believed_stage() { return {.ranks = {{.weights_s = 0.02, .token_s = 0.0005}}, .fixed_s = 0.001}; }
 
 StepLoad load_of(double tokens) { return {.tokens = tokens}; }

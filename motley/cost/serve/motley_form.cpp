@@ -1,8 +1,9 @@
 // The cost form `motley`: real parameter counts, grouped KV heads, embedding and head on the end stages, prefill and
-// decode apart, several sequences per step. docs/costs.md has the formulas with symbols, units, validity and sources.
+// decode apart, several sequences per step. docs/concepts/costs.md has the formulas with symbols, units, validity and
+// sources.
 //
 // A stage works in steps, priced by cost/serve/step.hpp. Alone, a request has steps with a chunk of its prompt, then
-// steps with one token of each of q sequences. Where others are in flight, every step carries both: so many tokens of
+// steps with one token of each of q sequences. Where others are in flight, every step carries both: as many tokens of
 // prompts per decode as requests have, as far as a step holds them.
 #include "motley/cost/serve/motley_form.hpp"
 

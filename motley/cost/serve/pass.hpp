@@ -2,8 +2,8 @@
 //
 // A pass takes micro-batches through all layers; each layer's weights are read once per pass. Every resource works
 // through what the pass asks of it, all at once: the pass takes as long as the busiest. `waiting` counts the device
-// with what it waits for inside a layer. docs/planner-offload.md has the formulas; offload/schedule_test.hpp runs the
-// schedule event by event to check them.
+// with what it waits for inside a layer. docs/concepts/planner-offload.md has the formulas; offload/schedule_test.hpp
+// runs the schedule event by event to check them.
 #pragma once
 
 #include <array>
@@ -76,14 +76,14 @@ class PassCost {
   std::int64_t max_tokens_;
 };
 
-// What each of so many devices that offload at once has of its machine's tiers: an equal part of what they share. The
+// What each of this many devices that offload at once has of its machine's tiers: an equal part of what they share. The
 // rates of a processor are its own.
 MemoryTiers shared_among(MemoryTiers tiers, std::int64_t devices);
 
 // A stage of a plan that offloads. Throws an input error for shares that are not whole layers or micro-batches.
 StreamedStage streamed_stage(const ServePlan& plan, const Stage& stage);
 
-// What a step may hold where so many micro-batches share a pass; those on a route.
+// What a step may hold where this many micro-batches share a pass; those on a route.
 StepLimits step_limits(StepLimits micro_batch, std::int64_t batches);
 std::int64_t batches_on(const ServePlan& plan, const Route& route);
 

@@ -106,7 +106,7 @@ class Pricing {
   }
 
  private:
-  // The parts of a route, priced for so many sequences in a decode step.
+  // The parts of a route, priced for this many sequences in a decode step.
   std::vector<RoutePart> parts_of(const Route& route, std::optional<std::size_t> hand_over, ServePoint point) const {
     const auto part = [&](std::size_t first_hop, std::size_t hops, Phase phase) {
       point.phase = phase;

@@ -16,7 +16,7 @@ namespace motley {
 struct RouteCost {
   std::string route = {};
   std::int64_t batch = 1;     // requests in flight, decoding where others prefill (hexgen: requests per job)
-  double latency_s = 0;       // of a request of mean lengths, with so many in flight
+  double latency_s = 0;       // of a request of mean lengths, with this many in flight
   double bottleneck_s = 0;    // busy time per request of its busiest stage (or link for keys and values), other routes
                               // through it included
   double first_token_s = 0;   // prefill alone
@@ -35,8 +35,8 @@ struct ServeCost {
 };
 
 // Where stages prefill or decode only, each is priced for its part of a request; keys and values then load the links
-// between them. A route's batch is the plan's, as far as the KV room of its stages goes (docs/costs.md), or the form's
-// setting (`motley.batch`, `hexgen.batch`).
+// between them. A route's batch is the plan's, as far as the KV room of its stages goes (docs/concepts/costs.md), or
+// the form's setting (`motley.batch`, `hexgen.batch`).
 //
 // Throws an input error where the form is unknown, or the plan's stages and routes do not hang together (verify says
 // more).

@@ -196,7 +196,7 @@ TEST(Forms, ChunksOfAPromptFollowOneAnother) {
   EXPECT_GT(first.chunk_s, last.chunk_s);
   expect_close(price.more_chunks_s, 3 * first.chunk_s);
   expect_close(price.first_token_s(), first.latency.prefill_s + last.latency.prefill_s + 3 * first.chunk_s);
-  EXPECT_LT(first.chunk_s, first.latency.prefill_s) << "the way through the network keeps nobody busy";
+  EXPECT_LT(first.chunk_s, first.latency.prefill_s) << "the way through the network keeps no device busy";
 }
 
 TEST(Forms, TheBestChunkIsWhereAPromptIsReadSoonest) {
@@ -493,7 +493,7 @@ TEST(Motley, QuantisedWeightsAreReadMoreSlowlyThanOthers) {
           (448e9 * 0.8));
 }
 
-// Types of which nobody knows the speed: the plan is priced with shares 1.7 and 1.23 times as large, and as small.
+// Types whose speed is not known: the plan is priced with shares 1.7 and 1.23 times as large, and as small.
 TEST(Motley, FiguresLieBetweenSlowAndFastTypes) {
   ServePlan plan = d1_plan();
   plan.predicted.tokens_per_s = 2 * price_serve(plan, {}).tokens_per_s;
@@ -529,7 +529,7 @@ TEST(Motley, HopsAndTheTokensWayBack) {
   const double bytes = 4 * 4096.0 * 2;
   expect_close(form->hop(a, b).latency.decode_s, 31 * (1e-4 + bytes / 1.25e9));
   expect_close(form->hop(a, b).latency.prefill_s, 1e-4 + 128 * 8192 / 1.25e9);
-  // Latency keeps nobody busy.
+  // Latency keeps no device busy.
   expect_close(form->hop(a, b).load_s, 128 * 8192 / 1.25e9 + 31 * bytes / 1.25e9 / 4);
   expect_close(form->token_return(b, a).sum(), 31 * (1e-4 + 4 * 8 / 1.25e9));
 }

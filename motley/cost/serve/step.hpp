@@ -9,7 +9,7 @@
 //
 // where k cached tokens are read. Per stage and step come receiving the tokens (all-gather over the group after the
 // striped crossing; on the first stage an all-reduce of the cut embedding), the head on the last stage, and a constant.
-// docs/costs.md has symbols, units, validity and sources.
+// docs/concepts/costs.md has symbols, units, validity and sources.
 #pragma once
 
 #include <cstdint>
@@ -101,9 +101,9 @@ double attention_flop_per_s(const Rank& rank);
 // Of one token in one block; 0 where the type's share of products contains it.
 double elementwise_s(const Rank& rank);
 
-// Tokens per second that a stage of these devices passes on while it holds so many layers, where the profile says so:
+// Tokens per second that a stage of these devices passes on while it holds this many layers, where the profile says so:
 // all devices of one type that was measured at this degree. Throws an input error where it says that the type cannot
-// hold so many.
+// hold them.
 std::optional<double> measured_tokens_per_s(const Profile& profile, const Cluster& cluster,
                                             const std::vector<int>& devices, std::int64_t layers);
 

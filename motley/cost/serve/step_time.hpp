@@ -94,12 +94,12 @@ struct PipelineTime {
     std::size_t stage = 0;  // of the plan
     double share = 1;       // of the stage's time
     StageTime time = {};
-    double stages = 1;  // that take the same time; of slower and faster ones so many of the slowest
+    double stages = 1;  // that take the same time; of slower and faster ones, as if this many were the slowest
   };
   struct Crossing {
     double share = 1;  // of the link's time
     HopTime time = {};
-    double links = 1;  // likewise
+    double links = 1;  // that take the same time
   };
   std::vector<Visit> visits = {};
   std::vector<Crossing> crossings = {};
@@ -144,7 +144,7 @@ class StepTimes {
   const ServePlan& plan_;
   StepCost cost_;
   std::vector<TensorGroup> groups_;            // of the plan's stages
-  std::vector<double> measured_tokens_per_s_;  // likewise; 0: not measured
+  std::vector<double> measured_tokens_per_s_;  // of the plan's stages; 0: not measured
   std::map<std::string, std::size_t, std::less<>> stage_numbers_;
 };
 

@@ -1,4 +1,4 @@
-// Training steps that somebody measured, as plans: data/training, whose README says what the columns mean.
+// Training steps that others measured, as plans: data/training, whose README says what the columns mean.
 #pragma once
 
 #include <filesystem>

@@ -56,7 +56,7 @@ struct PipelinePass {
 struct PipelineTimes {
   double makespan_s = 0;
   std::vector<double> busy_s;                // of every stage
-  std::vector<double> gradients_complete_s;  // likewise
+  std::vector<double> gradients_complete_s;  // of every stage
 };
 
 // Of every pipeline. `passes`, where given, receives every pass in the order of their starts. Throws an internal error

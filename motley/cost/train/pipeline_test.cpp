@@ -44,11 +44,11 @@ TEST(Pipeline, HopsOverlapWithComputeAndWaitForTheirLink) {
   // Three: the link is busy until 1 + 3 * 4 = 13; stage 1 ends its forward passes at 15 and its backward passes at 19,
   // 23, 27; the gradients arrive at 24, 29, 34 and stage 0 ends at 36.
   EXPECT_DOUBLE_EQ(makespan(gpipe, stages, 3), 36);
-  // Latency is no occupation: the messages arrive at 1 + 1 + 3, 6, 7, one after the other.
+  // Latency does not occupy a link: the messages arrive at 1 + 1 + 3, 6, 7, one after the other.
   EXPECT_DOUBLE_EQ(makespan(gpipe, {{1, 2, {1, 3}, {}}, {1, 1, {}, {}}}, 3), 8 + 1 + 3 * 2);
 }
 
-// Stage 1 has its gradient ready at 1 + 1 + 2 - 1; stage 0 then runs beside the rest of stage 1's pass.
+// Stage 1 has its gradient ready at 1 + 1 + 2 - 1; stage 0 then runs during the rest of stage 1's pass.
 TEST(Pipeline, GradientsOfWeightsKeepNoOtherStageWaiting) {
   const std::vector<PipelineStage> stages = {{1, 2, {}, {}}, {1, 2, {}, {}, 1}};
   EXPECT_DOUBLE_EQ(makespan(one_f_one_b, stages, 1), 3 + 2);
@@ -112,7 +112,7 @@ TEST(Pipeline, PipelinesShareLinks) {
   const auto both = run_pipelines(gpipe, {{stages, 1}, {stages, 1}});
   EXPECT_DOUBLE_EQ(both[0].makespan_s, 9);
   EXPECT_DOUBLE_EQ(both[1].makespan_s, 9 + 4);
-  // Whoever blocks for a message waits for the link, too.
+  // A stage that blocks for a message waits for the link, too.
   const auto blocked = run_pipelines(gpipe, {{stages, 1, HopMode::blocking}, {stages, 1, HopMode::blocking}});
   EXPECT_DOUBLE_EQ(blocked[0].makespan_s, 9);
   EXPECT_DOUBLE_EQ(blocked[1].makespan_s, 9 + 4);

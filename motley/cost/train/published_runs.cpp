@@ -22,7 +22,7 @@ constexpr MptSize mpt_sizes[] = {{"125m", 768, 12, 12}, {"350m", 1024, 24, 16}, 
                                  {"1b", 2048, 24, 16},  {"3b", 2560, 32, 20},   {"7b", 4096, 32, 32},
                                  {"13b", 5120, 40, 40}, {"30b", 7168, 48, 56},  {"70b", 8192, 80, 64}};
 
-// Devices of a node are joined by what the catalogue has for them, nodes by so many bytes per second each.
+// Devices of a node are joined by what the catalogue has for them, nodes by this many bytes per second each.
 struct Nodes {
   const char* name;
   const char* device_type;

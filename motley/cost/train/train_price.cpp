@@ -63,8 +63,8 @@ bool gathers_once(const LayerStrategy& strategy) {
   return strategy.shard == Sharding::zero1 || strategy.shard == Sharding::zero2;
 }
 
-// How often a rank reads or writes the bytes of weights that are gathered after the update, beside the exchange: its
-// own part goes into one piece, and the others' are taken from it.
+// How often a rank reads or writes the bytes of weights that are gathered after the update, in addition to the
+// exchange: its own part goes into one piece, and the others' are taken from it.
 constexpr double new_weight_copies = 2;
 
 class Exchange {
@@ -410,8 +410,8 @@ TrainStepPrice bound_step(const TrainStepCost& cost, const TrainProblemView& vie
   price.exchange = gradient_exchange(cost, view, layout);
   const double last_layer_s = price.exchange.seconds / static_cast<double>(view.arch.layers + 1);
   // What processors copy and add for others they do not compute meanwhile.
-  const bool beside = layout.sync.overlap && !price.exchange.by_processors;
-  price.exchange_s = beside ? std::max(last_layer_s, price.exchange.seconds - hidden_s) : price.exchange.seconds;
+  const bool overlaps = layout.sync.overlap && !price.exchange.by_processors;
+  price.exchange_s = overlaps ? std::max(last_layer_s, price.exchange.seconds - hidden_s) : price.exchange.seconds;
   price.update_s += price.exchange.gather_s;
   price.iteration_s =
       step_s(cost, layout, price, [&](std::size_t r) { return least_makespan_s(layout.schedule, price.loads[r]); });

@@ -52,7 +52,7 @@ struct TrainProblemView {
 // boundary that any owner has; each piece is added up by those who hold it. All pieces travel at once.
 struct GradientExchange {
   double seconds = 0;   // the busiest link's, and the latencies of the device with most of them
-  double gather_s = 0;  // the same of new weights where states are sharded: after the update, beside nothing
+  double gather_s = 0;  // the same of new weights where states are sharded: after the update, hidden by nothing
   std::string busiest_link;
   bool by_processors = false;  // that link is between processors of one machine, which copy and add what passes it
 };
@@ -69,7 +69,7 @@ std::vector<GradientPiece> gradient_pieces(const TrainLayout& layout, std::int64
 struct TrainStepPrice {
   double iteration_s = 0;
   std::vector<PipelineLoad> loads;       // by replica
-  std::vector<PipelineTimes> pipelines;  // likewise
+  std::vector<PipelineTimes> pipelines;  // by replica
   double exchange_s = 0;                 // what no backward pass hides
   double update_s = 0;                   // and gathering new weights
   GradientExchange exchange;

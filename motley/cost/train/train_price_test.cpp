@@ -11,7 +11,7 @@
 namespace motley {
 namespace {
 
-// Machines of so many equal devices.
+// Machines of this many equal devices.
 Cluster machines_of(const std::vector<int>& sizes) {
   ClusterDescription description;
   description.name = "pieces";

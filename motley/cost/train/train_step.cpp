@@ -22,7 +22,7 @@ struct ExecutorCost {
 };
 
 // fsdp: fitted to published runs (bench/train_fit). motley: a pass gathers weights before a block and adds up gradients
-// after it, with nothing beside, and both in a piece of memory that every rank has for it.
+// after it, with nothing at the same time, and both in a piece of memory that every rank has for it.
 ExecutorCost executor_cost(Executor executor) {
   switch (executor) {
     case Executor::motley: return {.launch_s = {}, .exposed = 1, .copies = true};
@@ -64,8 +64,8 @@ LayerTime between(LayerTime a, const LayerTime& b, double part) {
   return a;
 }
 
-// How often a rank reads or writes the bytes of sharded tensors beside their exchange. Its own part goes into the
-// piece that is gathered, and all of that to where passes use it; slices are used where they are.
+// How often a rank reads or writes the bytes of sharded tensors in addition to their exchange. Its own part goes into
+// the piece that is gathered, and all of that to where passes use it; slices are used where they are.
 double gather_copies(std::int64_t ranks, bool sliced) { return (sliced ? 0 : 2) + 2 / static_cast<double>(ranks); }
 // Gradients go into one piece, or slices of zeros; the rank's part of the sum is written once more and added.
 double reduce_copies(std::int64_t ranks, bool sliced) { return (sliced ? 1 : 2) + 5 / static_cast<double>(ranks); }
@@ -105,7 +105,7 @@ TrainLinks::TrainLinks(const Cluster& cluster, const Profile& profile)
       try {
         path = cluster.link(from.devices.front(), to.devices.back());
       } catch (const Error&) {
-        // Nobody described it: whoever asks for it is told.
+        // It is not described: those that ask for it are told.
       }
     }
 }
@@ -214,7 +214,7 @@ TrainStepCost::TrainStepCost(const CostOptions& options, const Cluster& cluster,
   }
 }
 
-// Element-wise operations go by the bytes that they read and write: docs/train-cost.md counts them.
+// Element-wise operations go by the bytes that they read and write: docs/concepts/train-cost.md counts them.
 PassParts TrainStepCost::block_parts(const TensorGroup& group, std::size_t r, double tokens) const {
   const Rank& rank = group.ranks[r];
   const DeviceType& type = cluster_.type_of(group.devices[r]);
@@ -290,7 +290,7 @@ std::optional<LayerTime> TrainStepCost::measured(int device, std::int64_t degree
                                                  LayerPart part) const {
   if (profile_.layer_time.empty()) return std::nullopt;
   const std::string plain = plain_name(cluster_.type_of(device).name);
-  const LayerTime *below = nullptr, *above = nullptr;  // at most, and at least, so many sequences
+  const LayerTime *below = nullptr, *above = nullptr;  // at most, and at least, this many sequences
   for (const LayerTime& time : profile_.layer_time) {
     if (time.tp != degree || time.part != part || time.sequence_length != training_.sequence_length ||
         plain_name(time.device_type) != plain)
@@ -423,14 +423,14 @@ BlockPass TrainStepCost::block(const StageWork& work, const LayerStrategy& strat
   const auto with_exposed = [&](double pass_s, double transfer_s) {
     return std::max(pass_s + exposed_ * transfer_s, transfer_s);
   };
-  const BlockPass beside{with_exposed(slowest.forward_s, gather_s),
-                         with_exposed(slowest.backward_s, gather_back_s + reduce_s), slowest.weights_s};
-  const double exposed_s = beside.forward_s - slowest.forward_s + beside.backward_s - slowest.backward_s;
+  const BlockPass exposed{with_exposed(slowest.forward_s, gather_s),
+                          with_exposed(slowest.backward_s, gather_back_s + reduce_s), slowest.weights_s};
+  const double exposed_s = exposed.forward_s - slowest.forward_s + exposed.backward_s - slowest.backward_s;
   const double reduced = reduce_s > 0 ? reduce_s / (reduce_s + gather_back_s) : 0;  // of what the backward pass exposes
-  of_slowest.reduce_s = reduced * (beside.backward_s - slowest.backward_s);
+  of_slowest.reduce_s = reduced * (exposed.backward_s - slowest.backward_s);
   of_slowest.gather_s = exposed_s - of_slowest.reduce_s;
   if (parts) *parts = of_slowest;
-  return beside;
+  return exposed;
 }
 
 double TrainStepCost::parameters(LayerPart part) const {

@@ -8,8 +8,8 @@
 //
 // each part at the share of peak that the device type reaches in it, the slowest rank counting; or what a profile
 // measured for the type, degree and micro-batch. Sharded gradients are reduced in every micro-batch, sharded weights
-// gathered in every pass, beside the computation but for the share that the executor exposes. docs/train-cost.md has
-// symbols, sources and what is left out.
+// gathered in every pass, during the computation but for the share that the executor exposes.
+// docs/concepts/train-cost.md has symbols, sources and what is left out.
 #pragma once
 
 #include <map>
@@ -132,7 +132,7 @@ class TrainStepCost {
   SequenceTime sequence_time(int device) const {
     return sequence_times_[static_cast<std::size_t>(cluster_.devices[static_cast<std::size_t>(device)].type)];
   }
-  // Of a rank's parameters in so many blocks, or in an end of the model: what a profile has, or all states read and
+  // Of a rank's parameters in this many blocks, or in an end of the model: what a profile has, or all states read and
   // written.
   double update_s(const StageWork& work, const LayerStrategy& strategy, double blocks) const;
   double update_s(const StageWork& work, const LayerStrategy& strategy, LayerPart end) const;
@@ -140,8 +140,8 @@ class TrainStepCost {
   // to another share a link.
   PipelineHop hop(const std::vector<int>& from, const std::vector<int>& to, std::int64_t sequences) const;
 
-  // Of the slowest device, for `bytes` that the executor reads and writes beside an exchange of sharded tensors; 0 for
-  // one that does not.
+  // Of the slowest device, for `bytes` that the executor reads and writes in addition to an exchange of sharded
+  // tensors; 0 for one that does not.
   double copies_s(const std::vector<int>& devices, double bytes) const;
 
   HopMode hops() const { return hops_; }

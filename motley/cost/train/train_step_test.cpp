@@ -54,7 +54,7 @@ struct Job {
     return {{.form = "motley", .settings = {{"motley.layer_overhead_s", 0}}}, cluster, model.arch, training, profile};
   }
   TrainProblemView view() const { return {cluster, model.arch, training, profile}; }
-  // So many tokens compute for longer than they read weights. Norms and sums of the hidden size are on every rank;
+  // This many tokens compute for longer than they read weights. Norms and sums of the hidden size are on every rank;
   // rotated heads and FFN columns are divided.
   double products_s(double sequences) const { return sequences * 512 * block_flops(model.arch, 0) / flop_per_s; }
   double attention_s(double sequences) const { return sequences * 512 * 4 * 1024 * 256 / flop_per_s; }
@@ -331,7 +331,7 @@ double ends_parameters(const Architecture& arch) {
   return sum;
 }
 
-// One replica has nobody to add up with; its ranks gather what they have updated, one unit after the other, unless
+// One replica has no other to add up with; its ranks gather what they have updated, one unit after the other, unless
 // every pass gathers it, and copies it into one piece and out. FSDP gathers embedding and head once.
 TEST(GradientExchangeOfShards, OfZero2AndTheEndsOfFsdp) {
   Job job;
@@ -471,7 +471,8 @@ TEST(TrainStep, TheExchangeHidesBehindTheShortestBackwardPassButForTheLastLayer)
   expect_close(price.exchange_s, price.exchange.seconds - backward_s);
   expect_close(price.iteration_s, price.pipelines[1].makespan_s + price.exchange_s + price.update_s);
 
-  layout.replicas[1].stages[0].devices = {1};  // beside the other: what is exchanged is hidden, but for one layer of 5
+  layout.replicas[1].stages[0].devices = {
+      1};  // at the same time as the other: what is exchanged is hidden, but for one layer of 5
   price = price_step(job.cost(), job.view(), layout);
   ASSERT_LT(price.exchange.seconds, backward_s);
   expect_close(price.exchange_s, price.exchange.seconds / 5);

@@ -71,8 +71,8 @@ struct VendorLibrary::Functions {
   int (*broadcast)(const void*, void*, std::size_t, int, int, NcclComm*, void*) = nullptr;
 };
 
-// Shared with the thread that aborts, which may outlive the island. An abort frees the library's object: whoever asks
-// for its state holds the mutex, and looks for an abort first.
+// Shared with the thread that aborts, which may outlive the island. An abort frees the library's object: a thread
+// that asks for its state holds the mutex, and looks for an abort first.
 struct VendorIsland::Group {
   NcclComm* comm = nullptr;
   std::atomic<bool> aborted{false};

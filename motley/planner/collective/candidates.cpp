@@ -17,7 +17,7 @@ namespace {
 constexpr int most_packed_ranks = 16;
 constexpr int most_ring_ranks = 1024;
 // A port that is never idle makes up for no delay; one with time to spare does. Worth so much of the time, if it is all
-// ports or none (docs/collectives-benchmarks.md: the small tree).
+// ports or none (docs/figures/collectives-benchmarks.md: the small tree).
 constexpr double full_port_part = 0.02;
 // A ring's rounds, as many as ranks, are made only where one of them promises that much: blocks of that many units are
 // rounded by less.

@@ -27,7 +27,7 @@ struct CollectiveProblem {
   bool of_blocks() const;
 };
 
-// Rounds for a vector (or chunk) of so many bytes; none where there would be too many transfers.
+// Rounds for a vector (or chunk) of this many bytes; none where there would be too many transfers.
 using RoundsFor = std::function<std::optional<std::vector<CollectiveRound>>(std::int64_t bytes)>;
 
 // The same in the rounds that the program will be priced in: for hierarchies whose parts are not equally deep.

@@ -3,7 +3,7 @@
 //   CollectivePlan plan = plan_collective(read_cluster("cluster.toml"), CollectiveOperation::all_reduce, 400'000'000,
 //   {}); write_file("plan.json", to_json(write(plan)));
 //
-// docs/collective-planner.md: the cost, the candidates, what is exact and what is not.
+// docs/concepts/collective-planner.md: the cost, the candidates, what is exact and what is not.
 #pragma once
 
 #include "motley/planner/collective/options.hpp"

@@ -170,7 +170,7 @@ CollectiveRound handed_over(const std::vector<CollectiveBlock>& from, const std:
   return round;
 }
 
-// Nobody is sent a sum that came together in himself.
+// No rank is sent a sum that came together in itself.
 CollectiveRound without_owners(const CollectiveRound& round, const std::vector<CollectiveBlock>& owned) {
   CollectiveRound kept;
   for (const auto& transfer : round) {

@@ -1,8 +1,8 @@
 // A hierarchy of reduction along a network's tree, and who owns how much of the vector.
 //
 // At every node the members (children, or groups of them) bring partial sums of each range; one member is chosen to
-// hold the range and takes those of the others. Let z of a member be what enters it beside what leaves it for good, in
-// vectors: then, whatever is chosen,
+// hold the range and takes those of the others. Let z of a member be what enters it in addition to what leaves it for
+// good, in vectors: then, whatever is chosen,
 //     sum of z over a node's members = members - 1 + z of the node         (the root's: -1)
 // and a link carries 1 + |z| vectors each way, both halves together. A member with z < 0 hands out more than one
 // partial sum instead of taking any in. So the least time is the least T in which such a z exists with |z| <= T u - 1

@@ -190,7 +190,7 @@ TEST(ShareTree, BranchesOfOneDepthAreInStep) {
   };
   EXPECT_TRUE(in_step(racks_of({{10e9, 10e9}, {10e9, 10e9}}, 20e9)));
   CollectiveNetwork uneven = racks_of({{10e9, 10e9}, {10e9, 10e9}}, 20e9);
-  add_rank(uneven, 0, "beside", link_of(10e9), {}, {});
+  add_rank(uneven, 0, "next", link_of(10e9), {}, {});
   EXPECT_FALSE(in_step(uneven));
   // An uplink that carries more than one vector in the time the hosts need: partial sums are handed on as they are.
   const CollectiveNetwork handed_on = racks_of({{1e9, 1e9}, {10e9, 10e9}}, 20e9);
@@ -224,7 +224,7 @@ TEST(ShareTree, NeighbouringRangesOfOnePairAreOneTransfer) {
 }
 
 // What is spread is received once by everybody but the one in whom it came together.
-TEST(ShareTree, NobodyIsSentASumThatCameTogetherInHim) {
+TEST(ShareTree, NoRankIsSentASumThatCameTogetherInIt) {
   std::mt19937_64 random(6);
   for (int trial = 0; trial < 20; ++trial) {
     const auto network = random_tree(random, 3 + trial % 9, 3, Ways::different);

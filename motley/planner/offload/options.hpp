@@ -14,7 +14,7 @@ struct OffloadOptions {
   CostOptions cost = {};
   std::string device = {};                        // default: the one that gives the best plan
   std::optional<DType> weight_type = {};          // default: the model's
-  std::optional<DType> kv_type = {};              // default: likewise
+  std::optional<DType> kv_type = {};              // default: the model's
   std::optional<double> most_kl = {};             // chooses the types that are not given under this bound
   std::optional<double> most_latency_s = {};      // of a request
   std::optional<double> least_tokens_per_s = {};  // then the plan with the least latency that reaches it

@@ -66,7 +66,7 @@ std::optional<ShapeSearch::Room> ShapeSearch::room_of(const OffloadCost& cost, c
   return room;
 }
 
-// The most layers whose weights fit on the device beside the keys and values of `kv_layers`.
+// The most layers whose weights fit on the device with the keys and values of `kv_layers`.
 std::optional<std::int64_t> ShapeSearch::device_layers(const Room& room, std::int64_t kv_layers, std::int64_t hidden,
                                                        bool cpu_attention) const {
   const std::int64_t layers = model_.arch.layers;
@@ -156,9 +156,9 @@ void ShapeSearch::evaluate(const OffloadCost& cost, const PassShape& shape) {
         if (host < 0) continue;
         std::int64_t host_layers = away;
         if (host < away * room->layer) {
-          const std::int64_t beside = host - (staged ? offload_buffers * room->layer : 0);
-          if (beside < 0) continue;
-          host_layers = std::min(away - 1, beside / room->layer);
+          const std::int64_t left = host - (staged ? offload_buffers * room->layer : 0);
+          if (left < 0) continue;
+          host_layers = std::min(away - 1, left / room->layer);
         }
         // A copy inside host memory reads and writes it, a disk only writes it: on a processor less may be better.
         const std::int64_t fewest = staged || !tiers_.disk ? host_layers : 0;

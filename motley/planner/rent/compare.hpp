@@ -1,4 +1,4 @@
-// What stands beside a rent plan: what binds it, fleets of one type, and slower devices.
+// What is shown with a rent plan: what binds it, fleets of one type, and slower devices.
 #pragma once
 
 #include "motley/planner/rent/fleet.hpp"

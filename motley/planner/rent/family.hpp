@@ -63,7 +63,7 @@ FamilyModel build_family(const RentProblem& problem, const std::vector<int>& poo
 // duals say what devices and money are worth. The bound is weaker.
 void loosen(FamilyModel& family);
 
-// Multipliers of the rows, and by Lagrange's bound what they prove, whoever found them.
+// Multipliers of the rows, and by Lagrange's bound what they prove, however they were found.
 struct Prices {
   std::vector<double> classes;  // scenario x class: objective per level
   std::vector<double> devices;  // by type

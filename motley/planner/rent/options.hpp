@@ -25,7 +25,7 @@ struct RentOptions {
   double relative_gap = 1e-6;
   std::int64_t pool = 400;  // configurations that the integer programme begins with, where there are more
   MilpSolver solver = MilpSolver::best;
-  Comparisons comparisons = Comparisons::made;  // homogeneous fleets and slower devices beside the plan
+  Comparisons comparisons = Comparisons::made;  // homogeneous fleets and slower devices, to compare with the plan
 };
 
 struct RentOutcome {

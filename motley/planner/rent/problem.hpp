@@ -49,7 +49,7 @@ struct RentProblem {
   int scenarios() const { return 1 + domains; }
   double scenario_level(int scenario) const { return scenario == 0 ? 1 : survive; }
   bool runs(const RentShape& shape, int scenario) const { return scenario == 0 || !shape.lost[scenario - 1]; }
-  // Of so many copies, with what starting the new ones costs.
+  // Of this many copies, with what starting the new ones costs.
   double cost(const RentShape& shape, double copies) const {
     return shape.usd_per_hour * (copies + startup_share * std::max(0.0, copies - shape.current));
   }

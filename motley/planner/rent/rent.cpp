@@ -12,7 +12,7 @@
 namespace motley {
 namespace {
 
-constexpr double search_share = 0.6;  // of the time; the rest is for what stands beside the plan
+constexpr double search_share = 0.6;  // of the time; the rest is for what is shown with the plan
 
 Instant after(Instant start, double seconds) { return start + duration_of(std::clamp(seconds, 0.0, 1e6)); }
 

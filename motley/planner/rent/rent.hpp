@@ -4,7 +4,7 @@
 //   if (outcome.plan) write_file("fleet.json", to_json(write(*outcome.plan), 1));
 //   else fmt::print("{}\n{}\n", outcome.reason, outcome.hint);
 //
-// docs/planner-rent.md: the linear family, how it is solved, what is exact and what is not.
+// docs/concepts/planner-rent.md: the linear family, how it is solved, what is exact and what is not.
 #pragma once
 
 #include "motley/planner/rent/options.hpp"

@@ -131,7 +131,7 @@ TEST(Rent, AShapeIsUselessOnlyBesideOneThatNeedsNoMore) {
   offers.types = {{"A", type_at(1, 2)}, {"B", type_at(2)}};
   offers.configurations = {shape_of("one", {{"A", 1}, {"B", 1}}, {0.5}), shape_of("two", {{"A", 2}}, {0.6})};
   EXPECT_EQ(undominated(std::get<RentProblem>(make_problem(offers, cheapest()))).size(), 2u);
-  // What runs already is kept, whatever there is beside it.
+  // What runs already is kept, whatever else there is.
   offers.configurations[1].rate_per_s = {0.4};
   offers.configurations[1].devices = {{"A", 1}, {"B", 2}};
   EXPECT_EQ(undominated(std::get<RentProblem>(make_problem(offers, cheapest()))).size(), 1u);

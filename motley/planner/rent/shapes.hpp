@@ -1,7 +1,7 @@
 // Configurations from the cost model: replica shapes of the offered types, each with the rate at which it serves each
 // class of the workload.
 //
-// A shape is one part or two: so many stages of one type at one tensor-parallel degree, and so many of another. A
+// A shape is one part or two: a number of stages of one type at one tensor-parallel degree, and another of another. A
 // stage stands inside a machine, a machine holds eight devices of one type. Layers are split over the stages by the
 // exact dynamic programme of solve/. The rate for a class is the one at the largest batch (of 1, 2, 4, ...) that fits
 // and keeps the class's deadlines; 0 where none does.

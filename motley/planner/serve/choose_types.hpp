@@ -14,7 +14,7 @@ double plan_kl(const ServePlan& plan);
 void check_types_may_be_chosen(const Model& model);
 
 // Plans with options.most_kl set: coordinate ascent over the types of weights by device type and that of keys and
-// values, from the best uniform type that fits. docs/planner-serve.md.
+// values, from the best uniform type that fits. docs/concepts/planner-serve.md.
 // `plan` is the search for given types.
 ServeOutcome plan_with_chosen_types(const Cluster& cluster, const Model& model, const ServeOptions& options,
                                     const std::function<ServeOutcome(const ServeOptions&)>& plan);

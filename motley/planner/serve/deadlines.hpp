@@ -13,7 +13,7 @@ struct DeadlineOutOfReach {
   std::string class_name;
   std::string kind;  // "first_token", "per_token", "total"
   double deadline_s = 0;
-  double alone_s = 0;    // what the mean request takes on the quickest route of all with nothing beside it
+  double alone_s = 0;    // what the mean request takes on the quickest route of all with nothing else running
   double nearest_s = 0;  // what one of the plans keeps under its workload
 };
 

@@ -49,7 +49,7 @@ const Stage& stage_on(const ServePlan& plan, const std::string& device) {
                        [&](const Stage& stage) { return stage.devices == std::vector<std::string>{device}; });
 }
 
-// What memory leaves, by hand: a stage holds as many tokens as fit beside weights, buffers and reserve, in blocks of
+// What memory leaves, by hand: a stage holds as many tokens as fit with weights, buffers and reserve, in blocks of
 // 16, and q8_0 takes 34 bytes for 32 values where fp16 takes 64.
 TEST(KvRoom, KeysAndValuesOfEightBitsHaveMoreRoom) {
   const Workload lengthy = workload_of(1500, 500);

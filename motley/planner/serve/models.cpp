@@ -61,7 +61,7 @@ struct Split {
   bool operator<(const Split& other) const { return std::pair(least, sum) < std::pair(other.least, other.sum); }
 };
 
-// What is left of group `whole` without `part`, as an index from 0 (nothing); none where it is no part of it.
+// What is left of group `whole` without `part`, as an index from 0 (nothing); none where it is not a part of it.
 class Subtraction {
  public:
   explicit Subtraction(const ClassGroups& all) : all_(all) {
@@ -92,7 +92,7 @@ std::vector<Devices> divided(const Cluster& cluster, const std::vector<ModelDema
   const ClassGroups all = class_groups(problem_of(cluster, models.front(), options, deadline));
   const Subtraction subtraction(all);
   const std::size_t count = all.groups.size() + 1;
-  std::vector<std::vector<Split>> tables;  // by model: of the first so many models on each group
+  std::vector<std::vector<Split>> tables;  // by model: of the first 1, 2, ... models on each group
   for (const auto& asked : models) {
     const ServeProblem problem = problem_of(cluster, asked, options, deadline);
     const std::vector<double> own = shares(problem, asked, exact);

@@ -11,7 +11,7 @@
 namespace motley {
 namespace {
 
-// Beside what the quickest plan of all could do.
+// Against what the quickest plan of all could do.
 std::vector<std::string> deadline_warnings(const ServePlan& plan, ServeOptions options) {
   constexpr double quickest_within_s = 2;
   std::vector<ServePlan> plans = {plan};

@@ -135,12 +135,12 @@ ServeOutcome replan_serve(const ServePlan& before, const std::vector<std::string
   for (auto& request : workload.classes) request.rate_per_s = 0;
 
   const auto plan_beside = [&](const std::vector<Route>& kept) {
-    ServeOptions beside = options;
+    ServeOptions others = options;
     std::set<std::string> excluded(lost.begin(), lost.end());  // routes may share devices
     for (const auto& route : kept) excluded.merge(devices_of(before, route));
     if (excluded.size() == before.cluster.devices.size()) return ServeOutcome{};
-    beside.excluded.assign(excluded.begin(), excluded.end());
-    return plan_serve(before.cluster, before.model, workload, beside);
+    others.excluded.assign(excluded.begin(), excluded.end());
+    return plan_serve(before.cluster, before.model, workload, others);
   };
 
   std::vector<Route> kept = untouched(before, {lost.begin(), lost.end()});

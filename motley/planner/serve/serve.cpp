@@ -162,7 +162,7 @@ ServeOutcome plan_for_flow(const ServeProblem& problem) {
   return outcome;
 }
 
-// What is set aside is no memory for the search. Where nothing fits so, copies get what a plan without leaves.
+// What is set aside is not memory for the search. Where nothing fits so, copies get what a plan without leaves.
 template <class Search>
 ServeOutcome plan_with_standby(const Cluster& cluster, ServeOptions options, Search search) {
   const std::int64_t aside = *std::exchange(options.standby_bytes, std::nullopt);

@@ -4,7 +4,7 @@
 //   if (outcome.plan) write_file("plan.json", to_json(write(*outcome.plan), 2));
 //   else fmt::print("{}\n{}\n", outcome.reason, outcome.hint);
 //
-// docs/planner-serve.md: the algorithm, what is exact about it, what it does not search yet.
+// docs/concepts/planner-serve.md: the algorithm, what is exact about it, what it does not search yet.
 #pragma once
 
 #include "motley/planner/serve/pipeline/problem.hpp"
@@ -16,7 +16,7 @@ namespace motley {
 void check_serve_options(const Model& model, const Workload& workload, const ServeOptions& options);
 
 // Does not fit is an answer, not an error. Throws as check_serve_options() does, and an input error for a link that
-// nobody described and for devices that the cluster does not have.
+// is not described and for devices that the cluster does not have.
 ServeOutcome plan_serve(const Cluster& cluster, const Model& model, const Workload& workload,
                         const ServeOptions& options);
 

@@ -12,7 +12,7 @@ bool fits(const ServePlan& plan, const Stage& stage) {
                              [](const DeviceMemory& memory) { return memory.device.total() <= memory.device.limit; });
 }
 
-std::vector<StandbyWeights> beside(const LayerRange& own, const LayerRange& held) {
+std::vector<StandbyWeights> copies_around(const LayerRange& own, const LayerRange& held) {
   std::vector<StandbyWeights> standby;
   for (const LayerRange& layers : {LayerRange{held.first, own.first}, LayerRange{own.end, held.end}})
     if (layers.size() > 0) standby.push_back({layers});
@@ -34,11 +34,11 @@ void fill(const ServePlan& plan, Stage& stage) {
       LayerRange more = held;
       more.*edge += side == 0 ? -1 : 1;
       Stage with = stage;
-      with.standby_weights = beside(stage.layers, more);
+      with.standby_weights = copies_around(stage.layers, more);
       grows[side] = fits(plan, with);
       if (grows[side]) held = more;
     }
-  stage.standby_weights = beside(stage.layers, held);
+  stage.standby_weights = copies_around(stage.layers, held);
 }
 
 }  // namespace

@@ -99,7 +99,7 @@ TEST(Standby, MemoryIsSetAside) {
   const ServePlan without = plan({}), left = plan(0), aside = plan(std::int64_t{60} << 20),
                   all = plan(std::int64_t{1} << 40);
   EXPECT_EQ(without.stages, left.stages) << "keys and values have it all";
-  EXPECT_EQ(all.stages, left.stages) << "nothing fits beside so much";
+  EXPECT_EQ(all.stages, left.stages) << "nothing fits with that much";
   EXPECT_GE(copies(aside), 3);
   EXPECT_LT(aside.stages[0].kv_tokens, without.stages[0].kv_tokens);
   EXPECT_EQ(aside.cluster, cluster);

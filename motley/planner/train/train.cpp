@@ -36,7 +36,7 @@ void record(TrainPlan& plan, const Job& job, std::string planner, SearchStatus s
                        .elapsed_s = job.elapsed_s()});
 }
 
-// A plan that does not hold its own memory is no plan.
+// A plan that does not hold its own memory is not a plan.
 TrainOutcome checked(TrainPlan plan) {
   if (const auto violations = verify(plan); !violations.empty())
     return {.plan = {},

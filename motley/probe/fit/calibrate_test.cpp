@@ -89,7 +89,7 @@ TEST(FitSteps, ADisturbedSampleOrTwoDoNotCount) {
   EXPECT_LT(fit_error(exact, fit_steps(samples.list)).worst, 0.01);
 }
 
-// Weights that stay in a cache beside a processor that computes slowly: reading them never shows.
+// Weights that stay in a cache of a processor that computes slowly: reading them never shows.
 TEST(FitSteps, WhatNoSampleShowsIsTheLeastThatFits) {
   StepRates cached = truth;
   cached.bandwidth_bytes_per_s = 1e13;

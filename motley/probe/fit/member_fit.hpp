@@ -22,7 +22,7 @@ struct MemberMeasurements {
 // Of the largest size, without the round trip that beginning and end of an exchange take.
 struct MeasuredRate {
   double bytes_per_s = 0;
-  double alpha_s = 0;  // what the smallest size takes beside its transfer
+  double alpha_s = 0;  // what the smallest size takes in addition to its transfer
   double error = 0;    // relative: by how much the next longer time of the largest size is longer
 };
 

@@ -20,7 +20,7 @@ struct TestNetwork {
   std::vector<MemberPort> ports;
   int threshold = 0;
   double incast_s_per_byte = 0;
-  std::map<MemberPair, double> pairs = {};  // bytes per second; beside the ports
+  std::map<MemberPair, double> pairs = {};  // bytes per second; besides the ports
   std::vector<int> group = {};              // of the members, where uplinks join groups
   std::vector<MemberPort> uplinks = {};
   double noise = 0;  // up to so much longer, in turn

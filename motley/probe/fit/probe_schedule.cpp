@@ -25,7 +25,7 @@ constexpr double settling_growth = 2;    // from one size to the next, in additi
 constexpr double gain = 0.01;            // of a repeated exchange: what is more is worth another try
 constexpr int most_repeats = 4;          // of the largest size: networks fill up slowly, machines do other things
 
-// All where they are few, otherwise so many evenly spaced.
+// All where they are few, otherwise this many, evenly spaced.
 std::vector<int> watched_members(int members) {
   const int count = std::min(members, most_watched);
   std::vector<int> watched;

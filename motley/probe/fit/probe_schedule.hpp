@@ -65,7 +65,7 @@ std::vector<std::vector<MemberPair>> meeting_rounds(int members);
 // pairs, with senders in powers of two. Up to four members send to all others and are sent to by several.
 std::vector<ProbeSeries> probe_series(int members);
 
-// Traffic of about so many seconds measures a group well: 10 for small ones.
+// Traffic of about this many seconds measures a group well: 10 for small ones.
 double probe_seconds(int members);
 
 struct ProbeSchedule {

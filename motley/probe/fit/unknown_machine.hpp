@@ -10,7 +10,7 @@
 
 namespace motley {
 
-// This machine with so many alike devices.
+// This machine with this many alike devices.
 ClusterDescription one_machine(int workers, std::int64_t memory_bytes, const std::string& name = "here");
 
 // This machine as one device, with half of its memory.

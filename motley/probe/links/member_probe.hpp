@@ -25,7 +25,7 @@ struct MemberProbeResult {
 };
 
 // All members call it with the same seconds and settings, and get the same result. Throws a peer error that names the
-// member where one is lost, has other settings, or sends what is no measurement.
+// member where one is lost, has other settings, or sends what is not a measurement.
 MemberProbeResult probe_members(Communicator& group, const MemberProbeOptions& options);
 
 // A cluster of one device per machine, with what is known of it: its memory. `names`: of the machines; empty: member-0,

@@ -31,7 +31,7 @@ struct Document {
 std::vector<Document> documents_of_line(std::string_view line, TextCodec& codec);
 
 // A document's part that is tokenised by itself, so that long texts take bounded memory: up to the last line that ends
-// within so many bytes and is followed by a letter, where tokenizers cut in any case; else all of `text`.
+// within this many bytes and is followed by a letter, where tokenizers cut in any case; else all of `text`.
 std::string_view first_part(std::string_view text, std::size_t most_bytes);
 
 }  // namespace motley

@@ -18,7 +18,7 @@ struct TrainSequence {
 };
 
 struct TrainingDataOptions {
-  std::filesystem::path file;        // .jsonl, .txt, .npy, or .bin with .idx beside it
+  std::filesystem::path file;        // .jsonl, .txt, .npy, or .bin with its .idx in the same folder
   std::filesystem::path model;       // folder with the tokenizer
   std::filesystem::path cache;       // folder where the tokens of texts are kept; empty: a temporary file
   std::int64_t sequence_length = 0;  // inputs of a sequence
@@ -35,7 +35,7 @@ class TrainingData {
   static std::unique_ptr<TrainingData> open(const TrainingDataOptions& options);
 
   // Of an epoch, at least one. Sequence n is made of the tokens from n sequence_length on, one more than it has inputs:
-  // consecutive sequences overlap by one token. What is left at the end is no whole sequence and is not used.
+  // consecutive sequences overlap by one token. What is left at the end is not a whole sequence and is not used.
   std::int64_t sequences() const { return sequences_; }
   // Record `number` in [0, sequences()), in the order of the file. Throws an input error that names the position of a
   // token outside the vocabulary.

@@ -87,7 +87,7 @@ std::vector<std::pair<int, int>> crossing_pairs(const TrainPlan& plan);
 
 // ---- gradients ----
 
-// Parts that the same workers hold; together at most so many bytes, but for a part that is larger by itself.
+// Parts that the same workers hold; together at most this many bytes, but for a part that is larger by itself.
 struct GradientBucket {
   std::vector<int> workers;  // ascending; one alone has nothing to exchange
   std::vector<GradientPart> parts;

@@ -146,7 +146,7 @@ TEST(TrainLayout, EveryRowCrossesOnceToEachGroupThatNeedsIt) {
 }
 
 // All workers that meet are connected, and they name their groups alike.
-TEST(TrainLayout, WhoeverMeetsIsConnected) {
+TEST(TrainLayout, WorkersThatMeetAreConnected) {
   EXPECT_TRUE(rc::check([] {
     const TrainPlan plan = random_plan();
     const auto groups = train_groups(plan);

@@ -38,7 +38,7 @@ StateWriter::StateWriter(const std::filesystem::path& folder, StateFiles files) 
 void StateWriter::write(const std::string& name, const Slice& slice, std::span<const std::byte> bytes) const {
   const auto place = files_.places.find(name);
   if (place == files_.places.end())
-    throw Error(ErrorCode::peer, fmt::format("\"{}\" is no tensor of the run's checkpoints", name));
+    throw Error(ErrorCode::peer, fmt::format("\"{}\" is not a tensor of the run's checkpoints", name));
   const auto [file, entry] = place->second;
   const std::vector<std::int64_t>& shape = files_.files[file].entries[entry].shape;
   const std::int64_t rows = shape.front(), width = shape.size() > 1 ? shape[1] : 1;

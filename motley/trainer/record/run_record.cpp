@@ -24,9 +24,9 @@ const Schema<RunRecord>& schema<RunRecord>() {
           .field("shuffle", &R::shuffle, "Whether that order is random.", {.always_written = true})
           .field("save_every", &R::save_every, "Steps from one checkpoint to the next; 0: the last step's alone.",
                  written)
-          .field("eval_every", &R::eval_every, "Likewise for the validation loss.", written)
+          .field("eval_every", &R::eval_every, "The same for the validation loss.", written)
           .field("max_bad_steps", &R::max_bad_steps, "Skipped steps in a row that a run survives.", written)
-          .field("async_save", &R::async_save, "Whether checkpoints are written beside the next steps.")
+          .field("async_save", &R::async_save, "Whether checkpoints are written while the next steps run.")
           .field("local", &R::local, "Whether devices are processes of this machine.", {.always_written = true})
           .field("agents", &R::agents, "Whether devices are those of machines that join.")
           .field("plan", &R::plan, "The training plan.", {.required = true});

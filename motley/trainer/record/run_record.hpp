@@ -23,9 +23,9 @@ struct RunRecord {
   std::int64_t seed = 0;
   bool shuffle = true;
   std::int64_t save_every = 0;  // 0: after the last step alone
-  std::int64_t eval_every = 0;  // likewise
+  std::int64_t eval_every = 0;  // 0: after the last step alone
   std::int64_t max_bad_steps = 10;
-  bool async_save = false;  // checkpoints are copied, and written beside the next steps
+  bool async_save = false;  // checkpoints are copied, and written while the next steps run
   bool local = false;       // devices are processes of this machine
   bool agents = false;      // devices are those of machines that join
   Value plan;

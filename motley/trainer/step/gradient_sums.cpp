@@ -72,7 +72,7 @@ void GradientSums::finish() {
 }
 
 void GradientSums::run() {
-  at::set_num_threads(1);  // beside the passes
+  at::set_num_threads(1);  // while passes run
   const at::NoGradGuard values_alone;
   at::Tensor buffer, host;
   for (;;) {

@@ -1,4 +1,4 @@
-// The sum of gradients over all who hold the same parts, bucket by bucket, beside the backward passes that still run.
+// The sum of gradients over all who hold the same parts, bucket by bucket, during the backward passes that still run.
 #pragma once
 
 #include <ATen/ATen.h>

@@ -1,4 +1,4 @@
-// Rows of activations, and of their gradients, on their way between the workers of a replica. Sending waits for nobody:
+// Rows of activations, and of their gradients, on their way between the workers of a replica. Sending does not wait:
 // a thread for each receiver does it.
 #pragma once
 

@@ -22,7 +22,7 @@ struct SavedPart {
   Slice slice;
   at::Tensor values;  // contiguous, of the host
 };
-// Into files that are there (checkpoint_folder.hpp); returns when the disk has them. Beside steps it takes no more than
+// Into files that are there (checkpoint_folder.hpp); returns when the disk has them. During steps it takes no more than
 // half of a processor, so that steps keep theirs where a quota leaves little more than one.
 enum class WritingPace { full, half_a_processor };
 void write_parts(const std::filesystem::path& folder, const StateFiles& files, const std::vector<SavedPart>& parts,

@@ -64,7 +64,7 @@ struct TrainBytes {
 
 class TrainTensors {
  public:
-  // Reads the worker's parts from a model folder, and where `updates` is not 0 the states of the optimizer beside them.
+  // Reads the worker's parts from a model folder, and where `updates` is not 0 the states of the optimizer with them.
   // Throws an input error where the files do not hold what the plan promises.
   TrainTensors(const TrainPlan& plan, const std::string& device, const ComputeDevice& compute,
                const std::filesystem::path& folder, std::int64_t updates,

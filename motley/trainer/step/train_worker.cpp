@@ -57,21 +57,21 @@ void train_steps(ControlConnection& control, const std::function<Message()>& nex
     } else if (const auto* save = std::get_if<TrainSave>(&message)) {
       activity.set(Doing::computing);
       const Instant begun = Clock::now();
-      const bool beside = save->when == TrainSave::When::beside_steps;
+      const bool meanwhile = save->when == TrainSave::When::beside_steps;
       using Copies = TrainExecutor::Copies;
-      auto write = [&control, &files, begun, beside, folder = save->folder,
-                    parts = executor.saved_parts(beside ? Copies::all : Copies::none)] {
+      auto write = [&control, &files, begun, meanwhile, folder = save->folder,
+                    parts = executor.saved_parts(meanwhile ? Copies::all : Copies::none)] {
         try {
           if (folder.empty())
             send_parts(control, parts);
           else
-            write_parts(folder, files, parts, beside ? WritingPace::half_a_processor : WritingPace::full);
+            write_parts(folder, files, parts, meanwhile ? WritingPace::half_a_processor : WritingPace::full);
           control.send(encode_train(TrainSaved{seconds_since(begun)}));
         } catch (const Error& error) {
           control.send(Failure{static_cast<std::int32_t>(error.code()), error.what(), error.hint()});
         }
       };
-      if (beside)
+      if (meanwhile)
         writer = std::jthread(std::move(write));  // after the one before
       else
         write();

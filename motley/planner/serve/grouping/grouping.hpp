@@ -26,7 +26,7 @@ Grouping search_groupings(Groups& groups);
 bool few_enough_for_partitions(const ServeProblem& problem);
 Grouping best_partition(Groups& groups);
 
-// The groups that partitions are made of: so many devices of every class, told by the classes' first ones.
+// The groups that partitions are made of: a number of devices of every class, told by the classes' first ones.
 struct ClassGroups {
   struct Group {
     std::vector<std::int64_t> takes;  // of every class
@@ -40,7 +40,7 @@ ClassGroups class_groups(const ServeProblem& problem);
 std::vector<double> most_worths(Groups& groups, bool& exact);
 
 // Divisions that a person would try first: all devices in one pipeline, equal parts, one pipeline per site, per
-// machine, per so many devices of a type and site. At least one.
+// machine, per number of devices of a type and site. At least one.
 std::vector<std::vector<std::vector<int>>> structured_starts(const Groups& groups);
 
 // Local moves from a start: devices change groups, are swapped, left idle or taken up again; groups are split and

@@ -54,7 +54,7 @@ class Groups {
   const ServeProblem& problem_;
   std::vector<double> most_of_type_;  // requests per second of one device
   std::vector<double> usable_;        // bytes, of every device
-  std::vector<double> with_tiers_;    // likewise, with host memory and disk
+  std::vector<double> with_tiers_;    // the same with host memory and disk
   double need_ = 0;
   std::mutex mutex_;
   std::map<std::vector<double>, std::shared_ptr<const GroupAnswer>> answers_;

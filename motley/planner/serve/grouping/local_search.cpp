@@ -149,7 +149,7 @@ class LocalSearch {
       change(place, head, pipelines_.size(), tail);
   }
 
-  // Gives two places new devices, if that is no worse than the temperature accepts. A place beyond the last is a new
+  // Gives two places new devices, if that is not worse than the temperature accepts. A place beyond the last is a new
   // pipeline; one without devices goes.
   void change(std::size_t a, const std::vector<int>& devices_a, std::size_t b, const std::vector<int>& devices_b) {
     const double before = worth_at(a) + worth_at(b);

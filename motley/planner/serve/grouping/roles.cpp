@@ -19,7 +19,7 @@ namespace motley {
 namespace {
 
 constexpr std::size_t most_division_groups = 32;  // of a division: 1,000 pairs
-constexpr std::size_t most_devices = 128;         // for divisions beside the one that was found
+constexpr std::size_t most_devices = 128;         // for divisions other than the one that was found
 constexpr std::int64_t most_nodes = 2000;
 constexpr double least_flow = 1e-3;       // of all requests; less is not worth a route
 constexpr double most_of_the_time = 0.2;  // of what is left until the deadline

@@ -10,7 +10,7 @@ namespace {
 
 using Start = std::vector<std::vector<int>>;
 
-// Beyond so many times the model's size a pipeline gains nothing that two would not; searching it costs the most.
+// Beyond this many times the model's size a pipeline gains nothing that two would not; searching it costs the most.
 constexpr double most_copies = 6;
 constexpr std::size_t few_devices = 64;  // equal parts compare the links of all pairs
 constexpr int most_parts = 64;
@@ -90,7 +90,7 @@ Start by_machine(const Groups& groups, double copies) {
   return start;
 }
 
-// Devices of one type and site, so many to a pipeline.
+// Devices of one type and site, this many to a pipeline.
 Start by_type(const Groups& groups, double copies) {
   const Cluster& cluster = groups.problem().cluster;
   std::map<std::pair<std::string, int>, Start> pools;

@@ -18,7 +18,7 @@ std::vector<Stage> pipeline_stages(const ServeProblem& problem, const Pipeline& 
 // Notes the devices that no stage of the plan uses.
 void list_unused(const ServeProblem& problem, const std::string& reason, ServePlan& plan);
 
-// The largest KV room, in whole blocks, that fits beside the stage's other bytes on each of its devices, and where it
+// The largest KV room, in whole blocks, that fits with the stage's other bytes on each of its devices, and where it
 // offloads in its part of the machine's memory less the host's reserve.
 std::int64_t kv_room_tokens(const ServePlan& plan, Stage stage);
 // What `max_batch` requests at full context need; more can never be used.

@@ -22,7 +22,7 @@ enum class Alike {
   by_type    // links are not looked at: coarse, for clusters whose measured links all differ
 };
 
-// `unit_size` > 1 deals out devices of one machine and type in so many at a time (what is left over forms a smaller
+// `unit_size` > 1 deals out devices of one machine and type this many at a time (what is left over forms a smaller
 // unit).
 std::vector<DeviceClass> collapse(const Cluster& cluster, const std::vector<int>& devices, Alike alike, int unit_size);
 

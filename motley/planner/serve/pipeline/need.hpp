@@ -14,7 +14,7 @@ struct Need {
 };
 Need least_need(const ServeProblem& problem);
 
-// What a device has left beside its reserve; and with its part of host memory and disk, where it may offload.
+// What a device has left without its reserve; and with its part of host memory and disk, where it may offload.
 double usable_bytes(const ServeProblem& problem, int device);
 double usable_with_tiers(const ServeProblem& problem, int device);
 

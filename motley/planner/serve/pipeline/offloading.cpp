@@ -14,17 +14,17 @@ struct WeightRoom {
   std::int64_t layer = 0;
   bool staged = false;  // what comes from disk passes two buffers in host memory
 
-  // The most on the device, beside two buffers for those that are not. Negative: not even these.
+  // The most on the device, with two buffers for those that are not. Negative: not even these.
   std::int64_t most_on_device(std::int64_t layers) const {
     if (device >= layers * layer) return layers;
-    const std::int64_t beside = device - offload_buffers * layer;
-    return beside < 0 ? -1 : std::min(layers - 1, beside / layer);
+    const std::int64_t left = device - offload_buffers * layer;
+    return left < 0 ? -1 : std::min(layers - 1, left / layer);
   }
   // The same of those that are away.
   std::int64_t most_on_host(std::int64_t away) const {
     if (host >= away * layer) return away;
-    const std::int64_t beside = host - (staged ? offload_buffers * layer : 0);
-    return beside < 0 ? -1 : std::min(away - 1, beside / layer);
+    const std::int64_t left = host - (staged ? offload_buffers * layer : 0);
+    return left < 0 ? -1 : std::min(away - 1, left / layer);
   }
 };
 

@@ -40,7 +40,7 @@ enum class Offloading { never, where_better };
 
 enum class Front { skip, whole_cluster };
 
-// When may a stage hand over to another that holds [s, e), its own last layer being followed by `next`?
+// When a stage may hand over to another that holds [s, e), its own last layer being followed by `next`.
 enum class Handover {
   exact,   // where that begins with the next layer: next = s
   partial  // where that holds the next layer: s <= next < e; it then computes [next, e) only
@@ -61,8 +61,8 @@ struct ServeOptions {
   Front front = Front::whole_cluster;
   std::optional<DType> weight_type = {};           // default: the checkpoint's
   std::map<std::string, DType> weight_types = {};  // of stages on these device types, in place of `weight_type`
-  std::optional<double> most_kl = {};              // choose types under this mean divergence (docs/planner-serve.md)
-  std::optional<DType> kv_type = {};               // default: as the weights
+  std::optional<double> most_kl = {};       // choose types under this mean divergence (docs/concepts/planner-serve.md)
+  std::optional<DType> kv_type = {};        // default: as the weights
   std::optional<DType> crossing_type = {};  // of activations between machines; default: as the next stage computes
   std::int64_t max_batch = 1024;            // most requests in flight per pipeline
   std::vector<std::string> excluded = {};   // devices to leave out, by name
@@ -71,7 +71,7 @@ struct ServeOptions {
   Handover handover = Handover::exact;      // of stages that routes share (objective flow)
   StageRoles roles = StageRoles::apart_where_better;
   // Copies of other stages' layers in what memory is left, for which so much of each device is set aside as far as the
-  // model fits beside it.
+  // model still fits.
   std::optional<std::int64_t> standby_bytes = {};
   Offloading offloading = Offloading::where_better;  // published cost forms know no such stages
 };

@@ -134,7 +134,7 @@ class PartSearch {
   PartAnswer& answer() { return answer_; }
 
  private:
-  // A pipeline whose cycle is no shorter than this cannot be better than the best so far. One that is as short may be:
+  // A pipeline whose cycle is not shorter than this cannot be better than the best so far. One that is as short may be:
   // it may wait less.
   double cutoff_s() const {
     if (!answer_.best || problem_.options.objective == Objective::latency) return infinity;
@@ -294,7 +294,7 @@ PartAnswer search_part(const ServeProblem& problem, const std::vector<int>& devi
   const double work = work_of(problem, *exact);
   bool in_time = true;
   if (work > easy_work) {
-    // Coarse levels first: each is quick beside the next, and the best so far counts when time runs out.
+    // Coarse levels first: each is quick compared with the next, and the best so far counts when time runs out.
     for (const Alike alike : {Alike::by_type, Alike::by_links})
       for (int unit = largest_unit(exact->classes()); unit >= 1 && in_time; unit /= 2) {
         if (alike == Alike::by_links && unit == 1) continue;

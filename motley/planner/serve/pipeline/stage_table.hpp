@@ -20,7 +20,7 @@ enum class MemoryRule {
 };
 
 // A kind of stage: units of one class, or of several where types are mixed or tensor parallelism may cross machines; or
-// one device that offloads, with at most so many layers.
+// one device that offloads, with at most this many layers.
 struct StageKind {
   std::vector<int> takes;  // units of every class
   int place = 0;

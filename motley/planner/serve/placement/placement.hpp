@@ -2,7 +2,7 @@
 //
 // A node is a device or a tensor-parallel group. It holds one contiguous range of layers [s, e) and passes on at most
 // rate(e - s) tokens per second. Any chain of nodes that covers the layers is a way for tokens; how much all ways
-// together carry is a maximum flow. After Helix (ASPLOS 2025, arXiv 2406.01566); docs/planner-placement.md.
+// together carry is a maximum flow. After Helix (ASPLOS 2025, arXiv 2406.01566); docs/concepts/planner-placement.md.
 #pragma once
 
 #include <algorithm>

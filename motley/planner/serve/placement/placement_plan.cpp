@@ -119,7 +119,7 @@ class NodeRates {
         most_layers_in_memory(problem_.model.arch, group, ends, kv_tokens_of(point, in_flight), point.step));
   }
 
-  // Requests that the memory beside so many layers has room for, spread over a pipeline of stages of that size.
+  // Requests that the memory left by this many layers has room for, spread over a pipeline of stages of that size.
   std::int64_t sequences(const TensorGroup& group, std::int64_t layers) const {
     std::int64_t fits = 1, too_many = problem_.options.max_batch + 1;
     while (too_many - fits > 1) {
@@ -181,7 +181,7 @@ void add_links(const ServeProblem& problem, const NodeRates& rates, PlacementGro
       sender.sends_in = problem.sent_in(sender.devices, built.groups[b].devices);
       built.problem.link[from][to] = rates.link(sender, built.groups[b]);
     }
-  // What leaves a node goes through its fastest link, whoever gets it.
+  // What leaves a node goes through its fastest link, whichever node gets it.
   for (auto& node : built.problem.nodes) {
     double fastest = 0;
     for (int to = 0; to < count; ++to)

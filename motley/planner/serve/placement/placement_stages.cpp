@@ -12,8 +12,8 @@ namespace {
 
 using Stages = std::vector<std::vector<int>>;  // nodes of each, first stage first; the last entry: idle nodes
 
-// What a border lets through counts a little beside the flow, so that a step towards a wider border shows before the
-// last narrow one is gone.
+// What a border lets through counts a little in addition to the flow, so that a step towards a wider border shows
+// before the last narrow one is gone.
 constexpr double border_weight = 0.03;
 
 Stages stages_of(const PlacementProblem& problem, const Placement& placement) {

@@ -1,5 +1,5 @@
 // The training planner: replicas, stages, layers and strategies in one search, over devices and links that all differ.
-// The method, and what is exact in it: docs/planner-train.md.
+// The method, and what is exact in it: docs/concepts/planner-train.md.
 #pragma once
 
 #include "motley/planner/train/plan/train_options.hpp"

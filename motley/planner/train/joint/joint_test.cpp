@@ -387,7 +387,7 @@ TEST(Joint, OperatorsAreSplitWhereTheGatheredLayerDoesNotFit) {
   };
   ASSERT_LT(needs(4), needs(1));
   const auto chosen = [&](double memory_bytes) {
-    Cluster cluster = cluster_of({{2, memory_bytes, 1e13}}, 1e7);  // too slow to gather beside computing
+    Cluster cluster = cluster_of({{2, memory_bytes, 1e13}}, 1e7);  // too slow to gather while computing
     cluster.types.front().memory_bandwidth_bytes_per_s = 1e14;
     const TrainStepCost cost({}, cluster, model.arch, training, profile);
     EXPECT_GT(cost.block({{0, 1}, {}, 2}, strategy(4)).forward_s, cost.block({{0, 1}, {}, 2}, strategy(1)).forward_s);

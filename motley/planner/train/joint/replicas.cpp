@@ -49,7 +49,7 @@ std::vector<std::int64_t> divide_layers(std::int64_t layers, const std::vector<s
   const auto least = std::partition_point(bounds.begin(), bounds.end(), [&](double bound) { return !fits(bound); });
   if (least == bounds.end()) return {};
 
-  // Each stage one layer; then whoever takes the next one quickest, within the bound.
+  // Each stage one layer; then the one that takes the next one quickest, within the bound.
   std::vector<std::int64_t> counts(stages, 1);
   const auto next_s = [&](std::size_t s) {
     const auto n = static_cast<std::size_t>(counts[s]);

@@ -13,7 +13,8 @@ namespace motley {
 using PipelineGroups = std::vector<std::vector<int>>;
 
 // Layers for every stage, so that the slowest is as quick as possible, and of those divisions one whose stages together
-// are quick; `seconds` of each of them for so many layers (infinite: does not fit). Empty where the layers fit nowhere.
+// are quick; `seconds` of each of them for this many layers (infinite: does not fit). Empty where the layers fit
+// nowhere.
 std::vector<std::int64_t> divide_layers(std::int64_t layers, const std::vector<std::vector<double>>& seconds);
 
 // A replica with its layers divided, before it is known how many micro-batches it gets.

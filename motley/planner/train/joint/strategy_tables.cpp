@@ -14,7 +14,7 @@ namespace {
 
 constexpr double time_tolerance = 1e-3;           // of a stage's time
 constexpr std::int64_t most_points = 200'000;     // of the kernel: some milliseconds
-constexpr double forbidden_s = 1e15;              // a layout change that nobody takes
+constexpr double forbidden_s = 1e15;              // a layout change that is never taken
 constexpr std::int64_t rounding_bytes = 1 << 20;  // every part of a stage is rounded up to whole bytes
 
 constexpr std::int64_t split_counts[] = {1, 4};  // of a gathered layer
@@ -215,7 +215,7 @@ StrategyTable::StrategyTable(const GroupOptions& group, const StagePlace& place,
       if (a.option->strategy.tp != b.option->strategy.tp || (!alone && (a.seconds >= b.seconds || a.held <= b.held)))
         continue;
       const double room = group.budget_bytes - std::max(a.option->bytes.transient, b.option->bytes.transient);
-      // The end stands beside a layer of a or of b; both ends of one stage may stand beside either.
+      // The end is next to a layer of a or of b; both ends of one stage may be next to either.
       for (const PlacedBlock* end : {&a, &b})
         for (std::int64_t n = 1; n <= layers; ++n) {
           const double end_bytes = place.ends.first && place.ends.last
@@ -253,8 +253,8 @@ StageChoice StrategyTable::choice(std::int64_t first, std::int64_t layers) const
 
 namespace {
 
-// A stage for the kernel. Sites: the end, and the blocks from it. Layouts: activations by degree, beside an end also by
-// sharding, for an end is sharded as its block is.
+// A stage for the kernel. Sites: the end, and the blocks from it. Layouts: activations by degree, next to an end also
+// by sharding, for an end is sharded as its block is.
 struct StageChain {
   StrategyChain chain;
   double budget_bytes = 0;

@@ -23,7 +23,7 @@ struct TrainProblem {
   TrainProblemView view() const { return {cluster, model.arch, training, profile}; }
 };
 
-// Everything that a group of devices can do with a layer of micro-batches of so many sequences, its range left open.
+// Everything that a group of devices can do with a layer of micro-batches of this many sequences, its range left open.
 // Devices of unlike types are all tensor or all data parallel.
 std::vector<LayerStrategy> stage_strategies(const TrainProblem& problem, const std::vector<int>& devices,
                                             std::int64_t sequences);
@@ -40,12 +40,12 @@ struct StageChoice {
   std::vector<double> shares;
 };
 
-// What a stage is asked beside its layers.
+// What a stage is asked in addition to its layers.
 struct StagePlace {
   StageEnds ends;
   std::int64_t sequences = 1;      // of a micro-batch
   std::int64_t in_flight = 1;      // micro-batches held at once
-  std::int64_t waiting = 0;        // and those beside them whose gradients of weights wait
+  std::int64_t waiting = 0;        // and in addition those whose gradients of weights wait
   std::int64_t micro_batches = 1;  // per step, over which what happens once per step is spread
   auto operator<=>(const StagePlace& o) const {
     return std::tuple(ends.first, ends.last, sequences, in_flight, waiting, micro_batches) <=>
@@ -82,7 +82,7 @@ class StrategyTable {
  public:
   StrategyTable(const GroupOptions& group, const StagePlace& place, std::int64_t layers);
 
-  // Seconds per micro-batch of a stage of so many layers, forward and backward, with its ends and its share of what
+  // Seconds per micro-batch of a stage of this many layers, forward and backward, with its ends and its share of what
   // happens once per step; infinite where they do not fit. From 1 to the model's layers.
   double seconds(std::int64_t layers) const { return seconds_[static_cast<std::size_t>(layers)]; }
   std::int64_t most_layers() const { return most_layers_; }

@@ -55,7 +55,7 @@ std::vector<std::int64_t> apportion(const std::vector<ReplicaPace>& replicas, st
   }
   std::int64_t left = total;
   for (std::size_t r = 0; r < replicas.size(); ++r) left -= counts[r] = share(replicas[r], high);
-  // The bound may have room for more than there is: whoever would end last gives it back.
+  // The bound may have room for more than there is: the one that would end last gives it back.
   for (; left < 0; ++left) {
     std::size_t last = replicas.size();
     for (std::size_t r = 0; r < replicas.size(); ++r)

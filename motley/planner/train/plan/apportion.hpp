@@ -19,7 +19,7 @@ struct ReplicaPace {
 };
 
 // Together `total`, each replica at least `least` (0 or 1); exact. Empty where there are fewer than the least.
-// With `least` 0 and nobody who can do any, all get none.
+// With `least` 0 and none that can do any, all get none.
 std::vector<std::int64_t> apportion(const std::vector<ReplicaPace>& replicas, std::int64_t total, std::int64_t least);
 
 }  // namespace motley

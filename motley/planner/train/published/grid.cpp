@@ -22,8 +22,8 @@ constexpr double hottest = 0.02, coldest = 0.003;               // temperatures,
 constexpr std::int64_t moves_between_looks = 64;                // at the clock
 constexpr std::uint64_t after_starts = std::uint64_t{1} << 32;  // random starts draw the numbers before it
 
-// Moves between neighbouring assignments. Good ones are made of a few kinds of stages, each repeated: so beside single
-// devices, stages that are alike change together, and a stage becomes like another.
+// Moves between neighbouring assignments. Good ones are made of a few kinds of stages, each repeated: so in addition
+// to single devices, stages that are alike change together, and a stage becomes like another.
 class GridMoves {
  public:
   GridMoves(const GridProblem& problem, const GridState& state, RandomStream random)

@@ -1,6 +1,6 @@
 // The assignment of devices to a grid of stages x replicas, one device each: DT-FM's problem
 // (motley/cost/published/dtfm.hpp). Its objective is the sum of the slowest stage's gradient exchange and of the
-// shortest path through the stages, where the way from stage to stage is a bottleneck matching. docs/dtfm.md.
+// shortest path through the stages, where the way from stage to stage is a bottleneck matching. docs/figures/dtfm.md.
 #pragma once
 
 #include <cstdint>
@@ -32,7 +32,7 @@ struct GridOutcome {
 // where the bound is reached.
 GridOutcome search_grid(const GridProblem& problem, const GridOptions& options);
 
-// What no assignment can be below: docs/dtfm.md, "The bound".
+// What no assignment can be below: docs/figures/dtfm.md, "The bound".
 double grid_bound(const GridProblem& problem);
 
 }  // namespace motley

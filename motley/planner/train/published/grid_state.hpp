@@ -21,8 +21,8 @@ GridClasses grid_classes(const DtfmPairs& pairs);
 
 using Counts = std::vector<std::int16_t>;  // devices of every class
 
-// What the search minimises beside the cost itself: the mean of all stages and of all matched pairs, not only the
-// worst. A cost made of maxima has plateaus; this slopes.
+// What the search minimises in addition to the cost itself: the mean of all stages and of all matched pairs, not only
+// the worst. A cost made of maxima has plateaus; this slopes.
 constexpr double slope = 0.05;
 
 // A hop between two stages.

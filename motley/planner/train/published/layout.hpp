@@ -1,5 +1,5 @@
 // Replicas of unlike stages: which devices work together, in which order, with how many layers and how much of the
-// batch. Priced by the form `flashflex`. docs/flashflex.md.
+// batch. Priced by the form `flashflex`. docs/figures/flashflex.md.
 //
 // Devices of one machine that nothing tells apart are a kind; a unit is a kind with a tensor-parallel degree; a stage
 // is a unit. A replica is then how many stages it has of every unit: their order and layers follow from that.

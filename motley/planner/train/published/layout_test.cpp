@@ -35,7 +35,7 @@ LayoutTables random_tables(std::mt19937& random, int units, std::int64_t layers)
   tables.layer_gradient_bytes = 1e8;
   for (int unit = 0; unit < units; ++unit) {
     const auto roomy = static_cast<std::int64_t>(random() % 5 + 3);
-    for (std::int64_t ends = 0; ends < 4; ++ends) {  // what stands at an end holds more beside its layers
+    for (std::int64_t ends = 0; ends < 4; ++ends) {  // what stands at an end holds more than its layers
       std::vector<std::int64_t> most;
       for (std::int64_t place = 1; place <= 64; ++place)
         most.push_back(std::max<std::int64_t>(0, roomy - place / 2 - ends % 2 - ends / 2));
@@ -78,7 +78,7 @@ TEST(LayoutPlan, TheOrderAndTheLayersHaveTheLeastBusiestStage) {
       order.insert(order.end(), static_cast<std::size_t>(counts.back()), unit);
     }
     if (order.empty()) continue;
-    const auto laid = lay_out(tables, counts, 1000000);  // so many that only the busiest stage counts
+    const auto laid = lay_out(tables, counts, 1000000);  // as many that only the busiest stage counts
     const double least = least_busiest(tables, order);
     ASSERT_EQ(laid.has_value(), least < infinity);
     if (!laid) continue;
