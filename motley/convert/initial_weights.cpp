@@ -19,6 +19,7 @@
 #include "motley/checkpoint/digest.hpp"
 #include "motley/checkpoint/quants.hpp"
 #include "motley/checkpoint/safetensors_writer.hpp"
+#include "motley/model/part_tensors.hpp"
 
 namespace motley {
 namespace {
@@ -33,15 +34,6 @@ double deviation_of(const Value& config) {
     if (const Value* value = config.find(key); value && value->is_number())
       return value->as_number() > 0 ? value->as_number() : default_deviation;
   return default_deviation;
-}
-
-std::vector<TensorSpec> tensors_of(const Architecture& arch) {
-  std::vector<TensorSpec> tensors = embedding_tensors(arch);
-  const auto add = [&](std::vector<TensorSpec> more) { std::ranges::move(more, std::back_inserter(tensors)); };
-  for (std::int64_t layer = 0; layer < arch.layers; ++layer) add(block_tensors(arch, layer));
-  add(head_tensors(arch));
-  if (arch.tied_embeddings) tensors.pop_back();  // the head, which is the embedding
-  return tensors;
 }
 
 // Normally distributed values of a tensor, each a function of seed, name and place: four come of one block of random
@@ -102,7 +94,7 @@ void fill(const Model& model, const TensorSpec& tensor, std::int64_t first, std:
 }
 
 void write_weights(const Model& model, const fs::path& path, const InitialOptions& options) {
-  const std::vector<TensorSpec> tensors = tensors_of(model.arch);
+  const std::vector<TensorSpec> tensors = part_tensors(model.arch, whole_model(model.arch));
   std::vector<SafetensorsEntry> entries;
   std::vector<InitialJob> jobs;
   for (std::size_t i = 0; i < tensors.size(); ++i) {

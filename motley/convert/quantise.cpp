@@ -13,6 +13,7 @@
 #include "motley/checkpoint/stored_rows.hpp"
 #include "motley/convert/gguf_keys.hpp"
 #include "motley/model/model.hpp"
+#include "motley/model/part_tensors.hpp"
 
 namespace motley {
 namespace {
@@ -59,18 +60,12 @@ std::vector<NewTensor> new_tensors(const Model& model, DType type) {
   const Architecture& arch = model.arch;
   const bool interleaved = arch.family == "llama" || arch.family == "mistral";
   std::vector<NewTensor> tensors;
-  const auto add = [&](const std::vector<TensorSpec>& specs) {
-    for (const TensorSpec& spec : specs) {
-      const bool matrix = spec.shape.size() == 2;
-      const bool rotated = spec.role.starts_with("q.") || spec.role.starts_with("k.");
-      tensors.push_back({spec, gguf_name(spec.name), matrix ? fitting(type, spec.shape[1]) : DType::fp32,
-                         interleaved && rotated ? arch.head_dim : 0});
-    }
-  };
-  add(embedding_tensors(arch));
-  for (std::int64_t layer = 0; layer < arch.layers; ++layer) add(block_tensors(arch, layer));
-  add(head_tensors(arch));
-  if (arch.tied_embeddings) tensors.pop_back();  // the head, which is the embedding
+  for (const TensorSpec& spec : part_tensors(arch, whole_model(arch))) {
+    const bool matrix = spec.shape.size() == 2;
+    const bool rotated = spec.role.starts_with("q.") || spec.role.starts_with("k.");
+    tensors.push_back({spec, gguf_name(spec.name), matrix ? fitting(type, spec.shape[1]) : DType::fp32,
+                       interleaved && rotated ? arch.head_dim : 0});
+  }
   return tensors;
 }
 

@@ -16,6 +16,7 @@
 #include "motley/checkpoint/quants.hpp"
 #include "motley/checkpoint/stored_rows.hpp"
 #include "motley/engine/stage_model.hpp"
+#include "motley/model/part_tensors.hpp"
 
 namespace motley {
 
@@ -34,10 +35,7 @@ inline void write_tales(const std::filesystem::path& path, DType asked) {
                                                                       {"attention.head_count_kv", arch.kv_heads}})
     writer.set_u32("llama." + key, static_cast<std::uint32_t>(value));
   writer.set_f32("llama.attention.layer_norm_rms_epsilon", static_cast<float>(arch.norm_epsilon));
-  std::vector<TensorSpec> tensors = embedding_tensors(arch);
-  for (std::int64_t layer = 0; layer < arch.layers; ++layer)
-    for (const TensorSpec& tensor : block_tensors(arch, layer)) tensors.push_back(tensor);
-  tensors.push_back(head_tensors(arch).front());  // the norm: the head is tied
+  const std::vector<TensorSpec> tensors = part_tensors(arch, whole_model(arch));
   const auto type_of = [&](const TensorSpec& tensor) {
     return tensor.shape.size() == 2 ? fitting(asked, tensor.shape[1]) : DType::fp32;
   };

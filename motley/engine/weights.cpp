@@ -3,13 +3,16 @@
 #include <fmt/format.h>
 #include <sys/mman.h>
 
+#include <algorithm>
 #include <cstdint>
+#include <iterator>
 #include <utility>
 #include <vector>
 
 #include "motley/checkpoint/stored_rows.hpp"
 #include "motley/engine/backend.hpp"
 #include "motley/engine/read_weights.hpp"
+#include "motley/model/part_tensors.hpp"
 
 namespace motley {
 namespace {
@@ -56,30 +59,14 @@ BlockWeights block_of(const std::map<std::string, WeightMatrix>& tensors) {
           .down = linear("down")};
 }
 
-namespace {
-
-void add_tensors(const Architecture& arch, const LayerRange& layers, bool embedding, bool head,
-                 std::vector<TensorSpec>& all) {
-  const auto add = [&](const std::vector<TensorSpec>& tensors) {
-    all.insert(all.end(), tensors.begin(), tensors.end());
-  };
-  for (std::int64_t layer = layers.first; layer < layers.end; ++layer) add(block_tensors(arch, layer));
-  if (embedding) add(embedding_tensors(arch));
-  if (head) add(head_tensors(arch));
-}
-
-}  // namespace
-
 std::vector<TensorSpec> own_tensors(const StageSpec& spec) {
-  std::vector<TensorSpec> all;
-  add_tensors(spec.arch, spec.layers, spec.embedding, spec.head, all);
-  return all;
+  return part_tensors(spec.arch, {spec.layers, spec.embedding, spec.head});
 }
 
 std::vector<TensorSpec> standby_tensors(const StageSpec& spec) {
   std::vector<TensorSpec> all;
   for (const LayerRange& layers : spec.standby)
-    add_tensors(spec.arch, layers, layers.first == 0, layers.end == spec.arch.layers, all);
+    std::ranges::move(part_tensors(spec.arch, with_ends(spec.arch, layers)), std::back_inserter(all));
   return all;
 }
 

@@ -4,6 +4,7 @@
 
 #include "motley/base/error.hpp"
 #include "motley/model/model.hpp"
+#include "motley/model/part_tensors.hpp"
 
 namespace motley {
 namespace {
@@ -67,13 +68,8 @@ std::int64_t weight_bytes(const Architecture& arch, const StageShape& stage, con
       bytes += block_bytes(arch, stage.first_layer + i, shard, weight_type);
   else if (stage.layers > 0)
     bytes += stage.layers * block_bytes(arch, 0, shard, weight_type);
-  if (stage.embedding)
-    for (const TensorSpec& tensor : embedding_tensors(arch)) bytes += tensor_bytes(arch, tensor, shard, weight_type);
-  if (stage.head)
-    for (const TensorSpec& tensor : head_tensors(arch)) {
-      const bool held_already = arch.tied_embeddings && stage.embedding && tensor.role == "head.weight";
-      if (!held_already) bytes += tensor_bytes(arch, tensor, shard, weight_type);
-    }
+  for (const TensorSpec& tensor : part_tensors(arch, {.layers = {}, .embedding = stage.embedding, .head = stage.head}))
+    bytes += tensor_bytes(arch, tensor, shard, weight_type);
   return bytes;
 }
 

@@ -12,76 +12,9 @@
 #include <vector>
 
 #include "motley/base/binding.hpp"
-#include "motley/base/dtype.hpp"
+#include "motley/model/tensors.hpp"
 
 namespace motley {
-
-struct LayerRange {
-  std::int64_t first = 0;
-  std::int64_t end = 0;  // half open
-  std::int64_t size() const { return end - first; }
-  bool operator==(const LayerRange&) const = default;
-};
-std::string text(const LayerRange& range);  // "[0, 12)"
-
-enum class Norm { rms, layer };
-enum class Activation { silu, gelu, gelu_tanh, relu };
-enum class PositionKind { rotary, learned };  // learned: an embedding table, added to the token embedding
-
-// Frequency scaling of rotary embeddings, as in Hugging Face's `rope_scaling` / `rope_parameters`.
-enum class RotaryScaling { none, linear, dynamic, llama3, yarn };
-struct Rotary {
-  double theta = 10000;
-  RotaryScaling scaling = RotaryScaling::none;
-  double factor = 1;
-  double low_freq_factor = 1;
-  double high_freq_factor = 4;
-  double attention_factor = 0;  // 0: derived (yarn)
-  double beta_fast = 32, beta_slow = 1;
-  std::int64_t original_context = 0;
-  double partial = 1;  // share of each head that is rotated
-  bool operator==(const Rotary&) const = default;
-};
-
-constexpr double max_context = 1 << 30;  // tokens: no model comes near
-
-// One description for all families; the engine builds its layers from these fields alone.
-struct Architecture {
-  std::string family;  // model_type: llama, mistral, opt, qwen2, qwen3
-  std::int64_t layers = 0;
-  std::int64_t hidden = 0;
-  std::int64_t heads = 0;
-  std::int64_t kv_heads = 0;
-  std::int64_t head_dim = 0;
-  std::int64_t ffn = 0;
-  std::int64_t vocabulary = 0;
-  std::int64_t context = 0;  // largest position + 1, of rotary embeddings as they are stretched
-  Norm norm = Norm::rms;
-  double norm_epsilon = 1e-5;
-  bool norm_first = true;  // before attention and FFN (false: after, as in OPT-350m)
-  bool final_norm = true;
-  bool qk_norm = false;  // RMS norm of each query and key head (Qwen3)
-  bool qkv_bias = false;
-  bool output_bias = false;  // of the attention's output projection
-  bool ffn_bias = false;
-  bool norm_bias = false;
-  bool gated = true;  // FFN: down(act(gate) * up); otherwise down(act(up))
-  Activation activation = Activation::silu;
-  PositionKind position = PositionKind::rotary;
-  Rotary rotary;
-  std::int64_t position_offset = 0;  // OPT's learned table starts at 2
-  std::int64_t position_rows = 0;    // rows of the learned table
-  std::int64_t sliding_window = 0;   // positions a token looks back on, itself included; 0: full attention
-  std::vector<bool> sliding_layers;  // which layers have the window; empty: all layers alike
-  std::int64_t embedding_dim = 0;    // of a token embedding that is projected to `hidden` (OPT-350m); 0: none is
-  bool tied_embeddings = false;
-  DType checkpoint_type = DType::bf16;        // `file` where a GGUF file has more than one
-  std::map<std::string, DType> tensor_types;  // of that file's matrices, by name; else empty
-  std::vector<std::int64_t> eos_tokens;
-  std::optional<std::int64_t> bos_token;
-  std::optional<std::int64_t> pad_token;  // whose row of the embedding learns nothing from being looked up
-  bool operator==(const Architecture&) const = default;
-};
 
 struct Model {
   std::string name;
@@ -110,35 +43,6 @@ std::vector<std::int64_t> read_eos_tokens(const Reader& place, std::int64_t voca
 Model read_model(const std::string& name_or_path);
 // Sets the longest sequence; 0 leaves it as it is. Throws an input error where learned positions end before it.
 void set_context(Model& model, std::int64_t tokens);
-
-// ---- tensors ----
-
-// How a tensor is cut inside a tensor-parallel group.
-enum class Cut {
-  replicated,  // every rank holds it whole
-  heads,       // rows (dimension 0) follow the query heads
-  kv_heads,    // rows follow the key/value heads
-  heads_in,    // columns (dimension 1) follow the query heads
-  ffn,         // rows follow the FFN columns
-  ffn_in,      // columns follow the FFN columns
-  vocabulary   // rows follow the vocabulary
-};
-
-// One tensor of the checkpoint. Roles: docs/reference/model.md.
-struct TensorSpec {
-  std::string role;  // the engine's name: "q.weight", "attention_norm.weight", "embedding.weight", ...
-  std::string name;  // Hugging Face's: "model.layers.3.self_attn.q_proj.weight"
-  std::vector<std::int64_t> shape;
-  Cut cut = Cut::replicated;
-  bool in_block = true;  // not of the tables around the blocks
-  std::int64_t elements() const;
-};
-
-std::vector<TensorSpec> block_tensors(const Architecture& arch, std::int64_t layer);
-// Token and learned position tables, projection in.
-std::vector<TensorSpec> embedding_tensors(const Architecture& arch);
-// Final norm, projection out, and last the LM head, which has the embedding's name where they are tied.
-std::vector<TensorSpec> head_tensors(const Architecture& arch);
 
 // ---- counts ----
 

@@ -1,7 +1,6 @@
-// Names and shapes of the checkpoint's tensors, as `transformers` saves them for each family.
-#include <fmt/format.h>
+#include "motley/model/tensors.hpp"
 
-#include "motley/model/model.hpp"
+#include <fmt/format.h>
 
 namespace motley {
 namespace {

@@ -1,5 +1,7 @@
 #include "motley/model/training.hpp"
 
+#include "motley/model/part_tensors.hpp"
+
 namespace motley {
 namespace {
 
@@ -14,13 +16,8 @@ std::int64_t held(const Architecture& arch, const std::vector<TensorSpec>& tenso
 std::int64_t rank_parameters(const Architecture& arch, const StageShape& stage, const Shard& shard) {
   std::int64_t parameters = 0;
   if (stage.layers > 0) parameters += stage.layers * held(arch, block_tensors(arch, 0), shard);
-  if (stage.embedding) parameters += held(arch, embedding_tensors(arch), shard);
-  if (stage.head)
-    for (const TensorSpec& tensor : head_tensors(arch)) {
-      const bool held_already = arch.tied_embeddings && stage.embedding && tensor.role == "head.weight";
-      if (!held_already) parameters += slice_of(arch, tensor, shard).elements();
-    }
-  return parameters;
+  const ModelPart ends{.layers = {}, .embedding = stage.embedding, .head = stage.head};
+  return parameters + held(arch, part_tensors(arch, ends), shard);
 }
 
 std::int64_t backward_elements_per_token(const Architecture& arch, const Shard& shard) {

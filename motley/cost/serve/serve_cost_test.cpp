@@ -8,6 +8,7 @@
 #include "motley/cost/serve/serve_forms.hpp"
 #include "motley/cost/serve/step.hpp"
 #include "motley/cost/serve/step_time.hpp"
+#include "motley/model/part_tensors.hpp"
 
 namespace motley {
 namespace {
@@ -75,11 +76,7 @@ TEST(Group, BlocksOfAMixedFileAreReadAsTheirMean) {
   ServePlan plan = d1_plan();
   plan.model = llama_of(256, 8, 4, 4, 512, 1000);
   Architecture& arch = plan.model.arch;
-  std::vector<TensorSpec> tensors = embedding_tensors(arch);
-  for (const TensorSpec& tensor : head_tensors(arch)) tensors.push_back(tensor);
-  for (std::int64_t layer = 0; layer < arch.layers; ++layer)
-    for (const TensorSpec& tensor : block_tensors(arch, layer)) tensors.push_back(tensor);
-  for (const TensorSpec& tensor : tensors) arch.tensor_types[tensor.name] = DType::q4_k;
+  for (const TensorSpec& tensor : part_tensors(arch, whole_model(arch))) arch.tensor_types[tensor.name] = DType::q4_k;
   arch.tensor_types["model.layers.7.mlp.down_proj.weight"] = DType::q6_k;
   for (Stage& stage : plan.stages) stage.weight_type = DType::file;
   const TensorGroup group = group_of(plan, "a");
