@@ -3,7 +3,6 @@
 #include <fmt/format.h>
 
 #include <cmath>
-#include <numbers>
 
 namespace motley {
 namespace {
@@ -81,23 +80,10 @@ void write_architecture(const Model& model, DType type, GgufWriter& writer) {
 }
 
 std::vector<float> frequency_factors(const Architecture& arch) {
-  const Rotary& rotary = arch.rotary;
+  if (arch.rotary.scaling != RotaryScaling::llama3) return {};
   std::vector<float> factors;
-  if (rotary.scaling != RotaryScaling::llama3) return factors;
-  const auto original = static_cast<double>(rotary.original_context);
-  for (std::int64_t i = 0; i < arch.head_dim; i += 2) {
-    const double wavelength =
-        2 * std::numbers::pi * std::pow(rotary.theta, static_cast<double>(i) / static_cast<double>(arch.head_dim));
-    double factor = rotary.factor;
-    if (wavelength < original / rotary.high_freq_factor) {
-      factor = 1;
-    } else if (wavelength <= original / rotary.low_freq_factor) {
-      const double smooth =
-          (original / wavelength - rotary.low_freq_factor) / (rotary.high_freq_factor - rotary.low_freq_factor);
-      factor = 1 / ((1 - smooth) / rotary.factor + smooth);
-    }
-    factors.push_back(static_cast<float>(factor));
-  }
+  for (const double divisor : llama3_divisors(arch.rotary, arch.head_dim))
+    factors.push_back(static_cast<float>(divisor));
   return factors;
 }
 

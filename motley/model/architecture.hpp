@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "motley/base/dtype.hpp"
+#include "motley/model/rotary.hpp"
 
 namespace motley {
 
@@ -22,21 +23,6 @@ std::string text(const LayerRange& range);  // "[0, 12)"
 enum class Norm { rms, layer };
 enum class Activation { silu, gelu, gelu_tanh, relu };
 enum class PositionKind { rotary, learned };  // learned: an embedding table, added to the token embedding
-
-// Frequency scaling of rotary embeddings, as in Hugging Face's `rope_scaling` / `rope_parameters`.
-enum class RotaryScaling { none, linear, dynamic, llama3, yarn };
-struct Rotary {
-  double theta = 10000;
-  RotaryScaling scaling = RotaryScaling::none;
-  double factor = 1;
-  double low_freq_factor = 1;
-  double high_freq_factor = 4;
-  double attention_factor = 0;  // 0: derived (yarn)
-  double beta_fast = 32, beta_slow = 1;
-  std::int64_t original_context = 0;
-  double partial = 1;  // share of each head that is rotated
-  bool operator==(const Rotary&) const = default;
-};
 
 constexpr double max_context = 1 << 30;  // tokens: no model comes near
 

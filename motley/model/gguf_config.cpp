@@ -8,12 +8,12 @@
 #include <charconv>
 #include <cmath>
 #include <cstring>
-#include <numbers>
 
 #include "motley/base/binding.hpp"
 #include "motley/base/hints.hpp"
 #include "motley/checkpoint/gguf_names.hpp"
 #include "motley/checkpoint/stored_rows.hpp"
+#include "motley/model/rotary.hpp"
 
 namespace motley {
 namespace {
@@ -127,15 +127,6 @@ void refuse_unknown(const Metadata& metadata) {
 
 // ---- rotary embeddings ----
 
-// What Llama 3's rule divides a frequency of this wavelength by.
-double llama3_divisor(double wavelength, double factor, double original_context) {
-  constexpr double low = 1, high = 4;
-  if (wavelength < original_context / high) return 1;
-  if (wavelength > original_context / low) return factor;
-  const double smooth = (original_context / wavelength - low) / (high - low);
-  return 1 / ((1 - smooth) / factor + smooth);
-}
-
 // rope_freqs.weight holds a divisor per frequency, which llama.cpp's converter made from Llama 3's rule; the rule's
 // parameters are found again among those in use.
 Value read_frequency_factors(const Metadata& metadata, const StoredTensor& tensor, double theta) {
@@ -143,20 +134,15 @@ Value read_frequency_factors(const Metadata& metadata, const StoredTensor& tenso
   if (tensor.type == "F32") std::memcpy(factors.data(), tensor.bytes.data(), tensor.bytes.size());
   const auto close = [](double a, double b) { return std::abs(a - b) <= 1e-4 * b; };
   if (tensor.type == "F32" && !factors.empty()) {
-    const double factor = std::round(*std::max_element(factors.begin(), factors.end()));
-    for (double original = 256; original <= 1 << 20; original *= 2) {
-      bool same = true;
-      for (std::size_t i = 0; i < factors.size() && same; ++i) {
-        const double share = static_cast<double>(i) / static_cast<double>(factors.size());
-        same = close(factors[i], llama3_divisor(2 * std::numbers::pi * std::pow(theta, share), factor, original));
-      }
-      if (same)
+    Rotary rule{.theta = theta, .low_freq_factor = 1, .high_freq_factor = 4};
+    rule.factor = std::round(*std::max_element(factors.begin(), factors.end()));
+    for (rule.original_context = 256; rule.original_context <= 1 << 20; rule.original_context *= 2)
+      if (std::ranges::equal(factors, llama3_divisors(rule, 2 * std::ssize(factors)), close))
         return Value::object({{"rope_type", "llama3"},
-                              {"factor", factor},
-                              {"low_freq_factor", 1.0},
-                              {"high_freq_factor", 4.0},
-                              {"original_max_position_embeddings", static_cast<std::int64_t>(original)}});
-    }
+                              {"factor", rule.factor},
+                              {"low_freq_factor", rule.low_freq_factor},
+                              {"high_freq_factor", rule.high_freq_factor},
+                              {"original_max_position_embeddings", rule.original_context}});
   }
   metadata.required("general.architecture")
       .fail("the tensor rope_freqs.weight does not follow Llama 3's rule, which alone is supported",
