@@ -19,6 +19,7 @@
 #include "motley/checkpoint/digest.hpp"
 #include "motley/checkpoint/quants.hpp"
 #include "motley/checkpoint/safetensors_writer.hpp"
+#include "motley/model/families/families.hpp"
 #include "motley/model/part_tensors.hpp"
 
 namespace motley {
@@ -29,11 +30,9 @@ namespace fs = std::filesystem;
 constexpr std::int64_t values_of_job = 1 << 20;
 constexpr double default_deviation = 0.02;
 
-double deviation_of(const Value& config) {
-  for (const char* key : {"initializer_range", "init_std"})
-    if (const Value* value = config.find(key); value && value->is_number())
-      return value->as_number() > 0 ? value->as_number() : default_deviation;
-  return default_deviation;
+double deviation_of(const Model& model) {
+  const Value* value = model.config.find(family_of(model.arch).deviation);
+  return value != nullptr && value->is_number() && value->as_number() > 0 ? value->as_number() : default_deviation;
 }
 
 // Normally distributed values of a tensor, each a function of seed, name and place: four come of one block of random
@@ -85,7 +84,7 @@ void fill(const Model& model, const TensorSpec& tensor, std::int64_t first, std:
     std::ranges::fill(values, tensor.role.ends_with(".bias") ? 0.0F : 1.0F);
     return;
   }
-  NormalValues(seed, tensor.name, deviation_of(model.config)).fill(first, values);
+  NormalValues(seed, tensor.name, deviation_of(model)).fill(first, values);
   if (const auto row = model.arch.pad_token; row && tensor.role == "embedding.weight") {
     const std::int64_t width = tensor.shape[1], end = first + std::ssize(values);
     for (std::int64_t i = std::max(first, *row * width); i < std::min(end, (*row + 1) * width); ++i)

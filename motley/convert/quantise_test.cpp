@@ -10,11 +10,11 @@
 #include <functional>
 
 #include "motley/checkpoint/checkpoint.hpp"
-#include "motley/checkpoint/gguf_names.hpp"
 #include "motley/checkpoint/quants.hpp"
 #include "motley/checkpoint/safetensors_writer.hpp"
 #include "motley/checkpoint/stored_rows.hpp"
 #include "motley/convert/gguf_keys.hpp"
+#include "motley/model/families/families.hpp"
 #include "motley/model/model.hpp"
 #include "motley/model/part_tensors.hpp"
 
@@ -88,7 +88,7 @@ TEST_F(QuantiseTest, TheFileDescribesTheSameModel) {
 // With its queries and keys in another order, and in Hugging Face's again when read.
 TEST_F(QuantiseTest, Fp32IsTheSameModel) {
   const Architecture arch = read_model(tales).arch;
-  const Checkpoint before(tales), after(made(DType::fp32));
+  const Checkpoint before(tales), after(made(DType::fp32), gguf_naming);
   for (const TensorSpec& tensor : part_tensors(arch, whole_model(arch))) {
     const auto found = after.find(tensor.name);
     const bool rotated = tensor.role == "q.weight" || tensor.role == "k.weight";

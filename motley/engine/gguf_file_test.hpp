@@ -11,11 +11,11 @@
 #include <string>
 #include <vector>
 
-#include "motley/checkpoint/gguf_names.hpp"
 #include "motley/checkpoint/gguf_writer.hpp"
 #include "motley/checkpoint/quants.hpp"
 #include "motley/checkpoint/stored_rows.hpp"
 #include "motley/engine/stage_model.hpp"
+#include "motley/model/families/families.hpp"
 #include "motley/model/part_tensors.hpp"
 
 namespace motley {
@@ -40,7 +40,8 @@ inline void write_tales(const std::filesystem::path& path, DType asked) {
     return tensor.shape.size() == 2 ? fitting(asked, tensor.shape[1]) : DType::fp32;
   };
   for (const TensorSpec& tensor : tensors)
-    writer.add_tensor(gguf_name(tensor.name), dtype_row(type_of(tensor)).file_name, tensor.shape);
+    writer.add_tensor(gguf_name(family_of(arch).tensors, tensor.name), dtype_row(type_of(tensor)).file_name,
+                      tensor.shape);
   writer.write(path, [&](std::int64_t index, const GgufWriter::Sink& sink) {
     const TensorSpec& tensor = tensors[static_cast<std::size_t>(index)];
     const StoredRows rows(checkpoint, tensor.name, tensor.shape);

@@ -12,6 +12,7 @@
 #include "motley/checkpoint/stored_rows.hpp"
 #include "motley/engine/backend.hpp"
 #include "motley/engine/read_weights.hpp"
+#include "motley/model/families/families.hpp"
 #include "motley/model/part_tensors.hpp"
 
 namespace motley {
@@ -75,7 +76,7 @@ WeightLoader::WeightLoader(const StageSpec& spec, const std::filesystem::path& m
     : spec_(spec),
       shard_(
           make_shards(spec.arch, spec.degree, spec.shares, spec.weight_type).at(static_cast<std::size_t>(spec.rank))),
-      checkpoint_(model),
+      checkpoint_(model, gguf_naming),
       progress_(std::move(progress)),
       device_(device),
       ops_(ops_for(device)),

@@ -10,10 +10,10 @@
 
 #include "motley/checkpoint/checkpoint.hpp"
 #include "motley/checkpoint/chunk_cache.hpp"
-#include "motley/checkpoint/gguf_names.hpp"
 #include "motley/checkpoint/gguf_writer.hpp"
 #include "motley/checkpoint/safetensors_test.hpp"
 #include "motley/checkpoint/stored_rows.hpp"
+#include "motley/model/families/families.hpp"
 #include "motley/model/part_tensors.hpp"
 #include "motley/workers/toy_plan_test.hpp"
 
@@ -239,7 +239,8 @@ class RandomModelTest : public NeededChunksTest {
     writer.set_u32("llama.attention.head_count", static_cast<std::uint32_t>(arch.heads));
     writer.set_u32("llama.attention.head_count_kv", static_cast<std::uint32_t>(arch.kv_heads));
     const std::vector<TensorSpec> tensors = part_tensors(arch, whole_model(arch));
-    for (const TensorSpec& tensor : tensors) writer.add_tensor(gguf_name(tensor.name), "BF16", tensor.shape);
+    for (const TensorSpec& tensor : tensors)
+      writer.add_tensor(gguf_name(family_of(arch).tensors, tensor.name), "BF16", tensor.shape);
     writer.write(folder / "model.gguf", [&](std::int64_t index, const GgufWriter::Sink& sink) {
       sink(random_bytes(bf16_bytes(tensors[static_cast<std::size_t>(index)])));
     });
@@ -261,12 +262,12 @@ class RandomModelTest : public NeededChunksTest {
   // Fetches no more than is needed, and reads all that a worker does.
   void check_device(const ServePlan& plan, const Stage& stage, std::size_t rank, const fs::path& model,
                     const ModelManifest& manifest) {
-    const Checkpoint whole(model);
+    const Checkpoint whole(model, gguf_naming);
     const fs::path root = folder / "cache";
     ChunkCache cache(root, manifest);
     for (const ChunkId& id : needed_chunks(plan, stage.devices[rank], model, manifest))
       cache.put(id, read_chunk(folder, manifest.files[id.file], id.chunk));
-    const Checkpoint fetched(cache.model());
+    const Checkpoint fetched(cache.model(), gguf_naming);
     const Architecture& arch = plan.model.arch;
     const Shard shard =
         make_shards(arch, static_cast<int>(stage.devices.size()), stage.shares, stage.weight_type)[rank];

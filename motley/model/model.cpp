@@ -9,7 +9,8 @@
 #include "motley/base/hints.hpp"
 #include "motley/base/paths.hpp"
 #include "motley/checkpoint/digest.hpp"
-#include "motley/checkpoint/gguf_names.hpp"
+#include "motley/model/config.hpp"
+#include "motley/model/families/families.hpp"
 #include "motley/model/gguf_config.hpp"
 #include "motley/model/part_tensors.hpp"
 #include "motley/model/quantisation.hpp"
@@ -110,7 +111,7 @@ Model read_gguf_model(const fs::path& path) {
   std::vector<std::string> names;
   for (const auto& part : parts)
     for (const auto& [stored, tensor] : part->tensors()) {
-      const std::string known = hugging_face_name(stored);
+      const std::string known = hugging_face_name(family_of(model.arch).tensors, stored);
       names.push_back(known.empty() ? stored : known);
     }
   model.unread = unread_tensors(names, tensor_names(model.arch));

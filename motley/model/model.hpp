@@ -36,8 +36,6 @@ const Schema<Model>& schema<Model>();
 
 // Throws an input error naming the missing or contradictory key, or a family that is not supported.
 Architecture read_architecture(const Value& config, std::string source);
-// Ids at `eos_token_id`: one, or a list; each below `vocabulary`.
-std::vector<std::int64_t> read_eos_tokens(const Reader& place, std::int64_t vocabulary);
 // A folder, a config.json, a GGUF file, or a name from data/models. Where its weights are there, they say whether the
 // head is the embedding.
 Model read_model(const std::string& name_or_path);

@@ -1,6 +1,7 @@
 #include <vector>
 
 #include "motley/checkpoint/stored_rows.hpp"
+#include "motley/model/families/families.hpp"
 #include "motley/model/model.hpp"
 #include "motley/model/part_tensors.hpp"
 #include "tests/fuzz/fuzz.hpp"
@@ -23,7 +24,7 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
   return refused_or_read([&] {
     const std::filesystem::path path = file_of(text_of(data, size), ".gguf");
     const Architecture arch = read_model(path.string()).arch;
-    const Checkpoint checkpoint(path);
+    const Checkpoint checkpoint(path, gguf_naming);
     for (const TensorSpec& tensor : part_tensors(arch, whole_model(arch))) read_rows(checkpoint, tensor);
   });
 }
