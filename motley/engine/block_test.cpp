@@ -73,7 +73,7 @@ TEST_P(BlockTest, IsTheSameDifferentiatedAndServed) {
   const Shard shard = make_shards(arch, 1).front();
   std::map<std::string, Tensor> rows;
   for (const Buffer& buffer :
-       activation_buffers(arch, {.layers = 2}, shard, DType::fp32, {.max_tokens = 11, .max_sequences = 2}))
+       activation_buffers(arch, {.layers = {0, 2}}, shard, DType::fp32, {.max_tokens = 11, .max_sequences = 2}))
     rows.emplace(buffer.name, at::zeros(buffer.shape));
   const BlockBuffers buffers{.normed = rows["normed"],
                              .query = rows["query"],

@@ -129,8 +129,8 @@ TEST_F(GgufWeightsTest, RanksAllocateWhatIsPredicted) {
         WeightLoader loader(spec, model, at::kCPU, [&](double done) { fraction = done; });
         for (std::int64_t layer = 3; layer < 6; ++layer) loader.block(layer);
         loader.ends();
-        const StageShape shape{3, true, true, 3};
-        EXPECT_EQ(loader.bytes(), weight_bytes(spec.arch, shape, shards[static_cast<std::size_t>(spec.rank)], weights));
+        const ModelPart part{{3, 6}, true, true};
+        EXPECT_EQ(loader.bytes(), weight_bytes(spec.arch, part, shards[static_cast<std::size_t>(spec.rank)], weights));
         EXPECT_DOUBLE_EQ(fraction, 1);
       }
     }

@@ -80,8 +80,7 @@ WeightLoader::WeightLoader(const StageSpec& spec, const std::filesystem::path& m
       progress_(std::move(progress)),
       device_(device),
       ops_(ops_for(device)),
-      expected_bytes_(weight_bytes(spec.arch, {spec.layers.size(), spec.embedding, spec.head, spec.layers.first},
-                                   shard_, spec.weight_type)),
+      expected_bytes_(weight_bytes(spec.arch, {spec.layers, spec.embedding, spec.head}, shard_, spec.weight_type)),
       held_(held) {
   if (held_ != nullptr) keep_needed();
 }

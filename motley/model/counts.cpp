@@ -24,7 +24,7 @@ std::int64_t parameters_of(const std::vector<TensorSpec>& tensors) {
 std::int64_t block_parameters(const Architecture& arch) { return parameters_of(block_tensors(arch, 0)); }
 
 std::int64_t total_parameters(const Architecture& arch) {
-  const std::int64_t ends = parameters_of(part_tensors(arch, {.layers = {}, .embedding = true, .head = true}));
+  const std::int64_t ends = parameters_of(part_tensors(arch, ends_of(whole_model(arch))));
   return ends + arch.layers * block_parameters(arch);
 }
 

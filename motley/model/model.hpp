@@ -12,7 +12,7 @@
 #include <vector>
 
 #include "motley/base/binding.hpp"
-#include "motley/model/tensors.hpp"
+#include "motley/model/part_tensors.hpp"
 
 namespace motley {
 
@@ -98,12 +98,6 @@ Slice slice_of(const Architecture& arch, const TensorSpec& tensor, const Shard& 
 
 // ---- memory of one rank ----
 
-struct StageShape {
-  std::int64_t layers = 0;
-  bool embedding = false;
-  bool head = false;
-  std::int64_t first_layer = 0;  // they differ only where a file's tensors do
-};
 // What a step may hold at once: sizes the engine's buffers.
 struct StepLimits {
   std::int64_t max_tokens = 512;    // tokens of one micro-batch, prompt chunks and decodes together
@@ -125,9 +119,10 @@ DType held_type(const Architecture& arch, const TensorSpec& tensor, DType weight
 Span whole_blocks(DType type, const Span& columns);
 // Bytes of such a slice, row by row where it has blocks.
 std::int64_t held_bytes(const Slice& slice, DType type);
-// Every tensor rounded up to 64 bytes; a tied table counts once on a stage with both embedding and head.
-std::int64_t weight_bytes(const Architecture& arch, const StageShape& stage, const Shard& shard, DType weight_type);
-// Of the model's largest block: all are alike but for those of a file with tensors of unlike types.
+// Every tensor rounded up to 64 bytes; a tied table counts once in a part with both embedding and head.
+std::int64_t weight_bytes(const Architecture& arch, const ModelPart& part, const Shard& shard, DType weight_type);
+// Of one block. All are alike but for those of a file with tensors of unlike types.
+std::int64_t block_bytes(const Architecture& arch, std::int64_t layer, const Shard& shard, DType weight_type);
 std::int64_t largest_block_bytes(const Architecture& arch, const Shard& shard, DType weight_type);
 // Throws an input error where a head is not whole blocks of the type that keys and values have.
 void check_kv_type(const Architecture& arch, DType kv_type);
@@ -153,10 +148,10 @@ struct Buffer {
 //   with the head       last [S, hidden]; logits [S, V] fp32; all_logits [S, vocabulary] fp32 where vocabulary is cut
 //                       (rank 0 alone fills it; all ranks count it, so that the ranks of a stage stay alike)
 // Other activations are in the weights' type, in bf16 for int8 and int4 weights, in fp32 for GGUF's types.
-std::vector<Buffer> activation_buffers(const Architecture& arch, const StageShape& stage, const Shard& shard,
+std::vector<Buffer> activation_buffers(const Architecture& arch, const ModelPart& part, const Shard& shard,
                                        DType weight_type, const StepLimits& limits);
 // The sum of those buffers.
-std::int64_t activation_bytes(const Architecture& arch, const StageShape& stage, const Shard& shard, DType weight_type,
+std::int64_t activation_bytes(const Architecture& arch, const ModelPart& part, const Shard& shard, DType weight_type,
                               const StepLimits& limits);
 
 }  // namespace motley

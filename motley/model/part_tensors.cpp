@@ -10,6 +10,8 @@ ModelPart with_ends(const Architecture& arch, const LayerRange& layers) {
   return {.layers = layers, .embedding = layers.first == 0, .head = layers.end == arch.layers};
 }
 
+ModelPart ends_of(const ModelPart& part) { return {.layers = {}, .embedding = part.embedding, .head = part.head}; }
+
 std::vector<ModelUnit> part_units(const Architecture& arch, const ModelPart& part) {
   std::vector<ModelUnit> units;
   if (part.embedding) units.push_back({-1, embedding_tensors(arch)});

@@ -16,6 +16,8 @@ struct ModelPart {
 ModelPart whole_model(const Architecture& arch);
 // These layers, and the ends of the model that they reach.
 ModelPart with_ends(const Architecture& arch, const LayerRange& layers);
+// Its ends without its layers.
+ModelPart ends_of(const ModelPart& part);
 
 // A block or an end of the model.
 struct ModelUnit {

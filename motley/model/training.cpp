@@ -13,11 +13,11 @@ std::int64_t held(const Architecture& arch, const std::vector<TensorSpec>& tenso
 
 }  // namespace
 
-std::int64_t rank_parameters(const Architecture& arch, const StageShape& stage, const Shard& shard) {
-  std::int64_t parameters = 0;
-  if (stage.layers > 0) parameters += stage.layers * held(arch, block_tensors(arch, 0), shard);
-  const ModelPart ends{.layers = {}, .embedding = stage.embedding, .head = stage.head};
-  return parameters + held(arch, part_tensors(arch, ends), shard);
+std::int64_t rank_parameters(const Architecture& arch, const ModelPart& part, const Shard& shard) {
+  std::int64_t parameters = held(arch, part_tensors(arch, ends_of(part)), shard);
+  if (part.layers.size() > 0)
+    parameters += part.layers.size() * held(arch, block_tensors(arch, part.layers.first), shard);
+  return parameters;
 }
 
 std::int64_t backward_elements_per_token(const Architecture& arch, const Shard& shard) {
