@@ -1,7 +1,8 @@
-# motley_module(NAME [DEPENDS module...] [EXTERNAL target...] [PRECOMPILE header... | PRECOMPILED_BY module] [EXCLUDE source...])
+# motley_module(NAME [DEPENDS module...] [EXTERNAL target...] [PRECOMPILE header... | PRECOMPILED_BY module] [EXCLUDE source...]
+#               [FOLDERS folder...])
 #
 # A module is the folder motley/NAME: its sources make a static library, its *_test.cpp one test program. A module may depend
-# only on modules declared before it, so the order in CMakeLists.txt is the layering.
+# only on modules declared before it, so the order in CMakeLists.txt is the layering. FOLDERS in it are a part of the module.
 include(GoogleTest)
 set_property(GLOBAL PROPERTY motley_declared "")
 
@@ -39,11 +40,15 @@ function(motley_batches result target)
 endfunction()
 
 function(motley_module path)
-  cmake_parse_arguments(ARG "" "PRECOMPILED_BY" "DEPENDS;EXTERNAL;PRECOMPILE;EXCLUDE" ${ARGN})
+  cmake_parse_arguments(ARG "" "PRECOMPILED_BY" "DEPENDS;EXTERNAL;PRECOMPILE;EXCLUDE;FOLDERS" ${ARGN})
   string(REPLACE "/" "_" name ${path})
   get_property(declared GLOBAL PROPERTY motley_declared)
   set(folder ${CMAKE_SOURCE_DIR}/motley/${path})
-  file(GLOB sources CONFIGURE_DEPENDS ${folder}/*.cpp)
+  set(patterns ${folder}/*.cpp)
+  foreach(inner IN LISTS ARG_FOLDERS)
+    list(APPEND patterns ${folder}/${inner}/*.cpp)
+  endforeach()
+  file(GLOB sources CONFIGURE_DEPENDS ${patterns})
   foreach(excluded IN LISTS ARG_EXCLUDE)
     list(REMOVE_ITEM sources ${folder}/${excluded})
   endforeach()

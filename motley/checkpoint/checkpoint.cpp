@@ -6,45 +6,32 @@
 
 #include "motley/base/binding.hpp"
 #include "motley/base/value.hpp"
-#include "motley/checkpoint/gguf_names.hpp"
 
 namespace motley {
 namespace {
 
 constexpr const char *embedding_suffix = "embed_tokens.weight", *head_name = "lm_head.weight";
 
-// Rows of a head, where the file has pairs of them side by side; 0 elsewhere. Only the llama architecture has.
-std::int64_t interleaved_rows(const Value& metadata, const std::string& gguf_tensor, const StoredTensor& tensor) {
-  const Value* family = metadata.find("general.architecture");
-  if (!family || *family != Value("llama") || tensor.shape.empty()) return 0;
-  const Value* heads = metadata.find("llama.attention.head_count");
-  if (gguf_tensor.find(".attn_k.") != std::string::npos) {
-    const Value* kv_heads = metadata.find("llama.attention.head_count_kv");
-    if (kv_heads) heads = kv_heads;
-  } else if (gguf_tensor.find(".attn_q.") == std::string::npos) {
-    return 0;
-  }
-  if (!heads || !heads->is_integer() || heads->as_integer() < 1) return 0;
-  const std::int64_t rows = tensor.shape.front() / heads->as_integer();
-  return rows % 2 == 0 && rows * heads->as_integer() == tensor.shape.front() ? rows : 0;
-}
-
 }  // namespace
 
-Checkpoint::Checkpoint(const std::filesystem::path& folder_or_gguf) {
-  is_gguf(folder_or_gguf) ? open_gguf_file(folder_or_gguf) : open_folder(folder_or_gguf, "model");
+Checkpoint::Checkpoint(const std::filesystem::path& folder_or_gguf, NamingOf naming) {
+  is_gguf(folder_or_gguf) ? open_gguf_file(folder_or_gguf, naming) : open_folder(folder_or_gguf, "model");
 }
 
-void Checkpoint::open_gguf_file(const std::filesystem::path& path) {
+void Checkpoint::open_gguf_file(const std::filesystem::path& path, NamingOf naming) {
   contents_ = path;
   gguf_ = open_gguf(path);
+  const GgufNaming named = naming != nullptr ? naming(gguf_.front()->metadata()) : GgufNaming{};
+  gguf_names_ = named.names;
+  const auto interleaved = [&](const std::string& stored, const StoredTensor& tensor) -> std::int64_t {
+    const bool whole = named.head_rows > 0 && named.head_rows % 2 == 0 && !tensor.shape.empty() &&
+                       tensor.shape.front() % named.head_rows == 0;
+    return whole && has_paired_rows(named.names, stored) ? named.head_rows : 0;
+  };
   for (const auto& file : gguf_)
     for (const auto& [stored, tensor] : file->tensors()) {
-      const std::string name = hugging_face_name(stored);
-      if (!name.empty() && !places_
-                                .emplace(name, Place{&file->path(), &tensor,
-                                                     interleaved_rows(gguf_.front()->metadata(), stored, tensor)})
-                                .second)
+      const std::string name = hugging_face_name(named.names, stored);
+      if (!name.empty() && !places_.emplace(name, Place{&file->path(), &tensor, interleaved(stored, tensor)}).second)
         throw input_error(fmt::format("{}: the tensor {} is in another part, too", file->path().string(), stored),
                           "keep the parts of one model together, under their names");
     }
@@ -110,7 +97,7 @@ Checkpoint::Found Checkpoint::find(const std::string& name) const {
   if (entry == places_.end() && name.ends_with(embedding_suffix)) entry = lookup(head_name);
   if (entry != places_.end()) return {*entry->second.file, *entry->second.tensor, entry->second.interleaved};
   if (!gguf_.empty())
-    throw input_error(fmt::format("{}: the tensor {} is missing", contents_.string(), gguf_name(name)),
+    throw input_error(fmt::format("{}: the tensor {} is missing", contents_.string(), gguf_name(gguf_names_, name)),
                       "the file is not a whole model: copy or download it again");
   const std::string near = closest(name, names());
   throw input_error(fmt::format("config.json needs the tensor {}, which {} does not contain", name, contents_.string()),

@@ -4,10 +4,12 @@
 #include <filesystem>
 #include <map>
 #include <memory>
+#include <span>
 #include <string>
 #include <vector>
 
 #include "motley/checkpoint/gguf.hpp"
+#include "motley/checkpoint/gguf_names.hpp"
 #include "motley/checkpoint/safetensors.hpp"
 
 namespace motley {
@@ -16,16 +18,16 @@ namespace motley {
 // `model.safetensors.index.json` names; or those of a GGUF file, given the first where it is split.
 class Checkpoint {
  public:
-  explicit Checkpoint(const std::filesystem::path& folder_or_gguf);
+  // `naming` says how a GGUF file's tensors are to be read; without it none of them has a name of Hugging Face's.
+  explicit Checkpoint(const std::filesystem::path& folder_or_gguf, NamingOf naming = nullptr);
   // Those of the folder's files that are called `stem` in place of "model".
   Checkpoint(const std::filesystem::path& folder, const std::string& stem) { open_folder(folder, stem); }
 
   struct Found {
     const std::filesystem::path& file;
     const StoredTensor& tensor;
-    // Rows of a head of queries or keys whose rotated pairs lie next to each other, as llama.cpp's converter stores
-    // them for the llama architecture: row 2 i + a of the head is row i + a n / 2 in Hugging Face's order. 0: they do
-    // not.
+    // Rows of a head of queries or keys whose rotated pairs lie next to each other (gguf_names.hpp): row 2 i + a of the
+    // head is row i + a n / 2 in Hugging Face's order. 0: they do not.
     std::int64_t interleaved = 0;
   };
   // By Hugging Face's name. It may be stored with or without a leading "model.", as base models are saved; an embedding
@@ -52,12 +54,13 @@ class Checkpoint {
   };
   std::map<std::string, Place>::const_iterator lookup(const std::string& name) const;
   void open_folder(const std::filesystem::path& folder, const std::string& stem);
-  void open_gguf_file(const std::filesystem::path& path);
+  void open_gguf_file(const std::filesystem::path& path, NamingOf naming);
   void add(const SafetensorsFile& file, const std::string& name);
 
   std::filesystem::path contents_;                                 // the file that lists all tensors
   std::map<std::string, std::unique_ptr<SafetensorsFile>> files_;  // by file name
   std::vector<std::unique_ptr<GgufFile>> gguf_;
+  std::span<const TensorNames> gguf_names_;
   std::map<std::string, Place> places_;  // by tensor
 };
 

@@ -5,6 +5,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <array>
 #include <chrono>
 #include <csignal>
 #include <functional>
@@ -198,7 +199,9 @@ TEST_F(ChunkCacheTest, OpensAGgufFileByItsName) {
   ChunkCache cache(root_, manifest_);
   put_all(cache);
   EXPECT_EQ(cache.model().filename(), "small.gguf");
-  EXPECT_EQ(Checkpoint(cache.model()).find("model.embed_tokens.weight").tensor.bytes.size(), 68u);
+  static constexpr std::array<TensorNames, 1> names = {{{"embedding", "model.embed_tokens", "token_embd"}}};
+  const Checkpoint checkpoint(cache.model(), [](const Value&) { return GgufNaming{names, 0}; });
+  EXPECT_EQ(checkpoint.find("model.embed_tokens.weight").tensor.bytes.size(), 68u);
 }
 
 TEST_F(ChunkCacheTest, RefusesWhatIsNoManifestBeforeItMakesAnything) {

@@ -1,72 +1,63 @@
 #include "motley/checkpoint/gguf_names.hpp"
 
-#include <fmt/format.h>
-
 #include <algorithm>
-#include <array>
 #include <cctype>
+#include <optional>
 
 namespace motley {
 namespace {
 
-struct Names {
-  std::string_view gguf, hugging_face;
+constexpr char layer_mark = 'N';
+
+// A name in one of the formats, taken apart.
+struct ParsedName {
+  const TensorNames* names;
+  std::string_view layer, ending;
 };
 
-constexpr std::array<Names, 3> outer = {{
-    {"token_embd", "model.embed_tokens"},
-    {"output_norm", "model.norm"},
-    {"output", "lm_head"},
-}};
+// The layer in a name of this pattern; empty where the pattern has none.
+std::optional<std::string_view> layer_in(std::string_view name, std::string_view pattern) {
+  const std::size_t mark = pattern.find(layer_mark);
+  if (mark == std::string_view::npos) return name == pattern ? std::optional(std::string_view()) : std::nullopt;
+  const std::string_view before = pattern.substr(0, mark), after = pattern.substr(mark + 1);
+  if (name.size() <= before.size() + after.size() || !name.starts_with(before) || !name.ends_with(after)) return {};
+  const std::string_view layer = name.substr(mark, name.size() - before.size() - after.size());
+  const bool digits = std::ranges::all_of(layer, [](unsigned char c) { return std::isdigit(c) != 0; });
+  return digits ? std::optional(layer) : std::nullopt;
+}
 
-constexpr std::array<Names, 11> of_a_block = {{
-    {"attn_norm", "input_layernorm"},
-    {"attn_q", "self_attn.q_proj"},
-    {"attn_k", "self_attn.k_proj"},
-    {"attn_v", "self_attn.v_proj"},
-    {"attn_output", "self_attn.o_proj"},
-    {"attn_q_norm", "self_attn.q_norm"},
-    {"attn_k_norm", "self_attn.k_norm"},
-    {"ffn_norm", "post_attention_layernorm"},
-    {"ffn_gate", "mlp.gate_proj"},
-    {"ffn_up", "mlp.up_proj"},
-    {"ffn_down", "mlp.down_proj"},
-}};
-
-constexpr std::string_view gguf_block = "blk.", hugging_face_block = "model.layers.";
-
-// From one side's name to the other's.
-std::string translated(std::string_view name, std::string_view Names::*from, std::string_view Names::*to,
-                       std::string_view block_from, std::string_view block_to) {
-  const std::size_t dot = name.rfind('.');
-  if (dot == std::string_view::npos) return {};
-  const std::string_view ending = name.substr(dot);
-  std::string_view stem = name.substr(0, dot);
-  if (ending != ".weight" && ending != ".bias") return {};
-  if (!stem.starts_with(block_from)) {
-    for (const Names& names : outer)
-      if (names.*from == stem) return fmt::format("{}{}", names.*to, ending);
-    return {};
-  }
-  stem.remove_prefix(block_from.size());
-  const std::size_t digits = std::min(stem.find('.'), stem.size());
-  const std::string_view layer = stem.substr(0, digits);
-  if (layer.empty() || digits == stem.size() ||
-      !std::all_of(layer.begin(), layer.end(), [](unsigned char c) { return std::isdigit(c) != 0; }))
-    return {};
-  for (const Names& names : of_a_block)
-    if (names.*from == stem.substr(digits + 1)) return fmt::format("{}{}.{}{}", block_to, layer, names.*to, ending);
+std::optional<ParsedName> parse(std::span<const TensorNames> names, std::string_view name,
+                                std::string_view TensorNames::*format) {
+  const std::size_t dot = std::min(name.rfind('.'), name.size());
+  const std::string_view stem = name.substr(0, dot), ending = name.substr(dot);
+  if (stem.empty() || (ending != ".weight" && ending != ".bias")) return {};
+  for (const TensorNames& known : names)
+    if (const auto layer = layer_in(stem, known.*format)) return ParsedName{&known, *layer, ending};
   return {};
 }
 
 }  // namespace
 
-std::string gguf_name(std::string_view hugging_face) {
-  return translated(hugging_face, &Names::hugging_face, &Names::gguf, hugging_face_block, gguf_block);
+std::string with_layer(std::string_view pattern, std::string_view layer) {
+  std::string name(pattern);
+  if (const std::size_t mark = name.find(layer_mark); mark != std::string::npos) name.replace(mark, 1, layer);
+  return name;
 }
 
-std::string hugging_face_name(std::string_view gguf) {
-  return translated(gguf, &Names::gguf, &Names::hugging_face, gguf_block, hugging_face_block);
+std::string gguf_name(std::span<const TensorNames> names, std::string_view hugging_face) {
+  const auto name = parse(names, hugging_face, &TensorNames::hugging_face);
+  if (!name || name->names->gguf.empty()) return {};
+  return with_layer(name->names->gguf, name->layer).append(name->ending);
+}
+
+std::string hugging_face_name(std::span<const TensorNames> names, std::string_view gguf) {
+  const auto name = parse(names, gguf, &TensorNames::gguf);
+  return name ? with_layer(name->names->hugging_face, name->layer).append(name->ending) : std::string();
+}
+
+bool has_paired_rows(std::span<const TensorNames> names, std::string_view gguf) {
+  const auto name = parse(names, gguf, &TensorNames::gguf);
+  return name && name->names->paired_rows;
 }
 
 }  // namespace motley

@@ -1,13 +1,38 @@
 // Names of tensors: llama.cpp's, as GGUF files have them, and Hugging Face's, as motley's models have them.
 #pragma once
 
+#include <cstdint>
+#include <span>
 #include <string>
 #include <string_view>
 
+#include "motley/base/value.hpp"
+
 namespace motley {
 
+// One kind of tensor, without ".weight" or ".bias". N stands for the layer: "model.layers.N.self_attn.q_proj" is
+// "blk.N.attn_q".
+struct TensorNames {
+  std::string_view role;  // the engine's name
+  std::string_view hugging_face;
+  std::string_view gguf;     // empty: no GGUF file has it
+  bool paired_rows = false;  // in GGUF files the rows of a rotated pair lie next to each other
+};
+
+// How the tensors of a GGUF file are to be read.
+struct GgufNaming {
+  std::span<const TensorNames> names;
+  std::int64_t head_rows = 0;  // of a head of queries or keys
+};
+using NamingOf = GgufNaming (*)(const Value& metadata);
+
+// A name with its layer in the place of N.
+std::string with_layer(std::string_view pattern, std::string_view layer);
+
 // "blk.3.attn_q.weight" <-> "model.layers.3.self_attn.q_proj.weight"; empty where the other side has no such tensor.
-std::string gguf_name(std::string_view hugging_face);
-std::string hugging_face_name(std::string_view gguf);
+std::string gguf_name(std::span<const TensorNames> names, std::string_view hugging_face);
+std::string hugging_face_name(std::span<const TensorNames> names, std::string_view gguf);
+// Whether a tensor of this name in a GGUF file has its rows in pairs.
+bool has_paired_rows(std::span<const TensorNames> names, std::string_view gguf);
 
 }  // namespace motley

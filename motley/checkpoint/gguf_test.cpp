@@ -224,38 +224,62 @@ TEST_F(SplitGgufTest, RefusesPartsThatDoNotBelongTogether) {
   EXPECT_THAT(refused_from("renamed.gguf"), HasSubstr("not the first by its name"));
 }
 
+constexpr std::array<TensorNames, 6> some_names = {{
+    {"embedding", "model.embed_tokens", "token_embd"},
+    {"q", "model.layers.N.self_attn.q_proj", "blk.N.attn_q", true},
+    {"k", "model.layers.N.self_attn.k_proj", "blk.N.attn_k", true},
+    {"down", "model.layers.N.mlp.down_proj", "blk.N.ffn_down"},
+    {"final_norm", "model.norm", "output_norm"},
+    {"head", "lm_head", "output"},
+}};
+
 // A checkpoint of a GGUF file has Hugging Face's names, and says where rows of queries and keys lie in pairs.
 TEST_F(GgufTest, ACheckpointTranslatesNames) {
-  const auto write_model = [&](const char* architecture) {
+  const auto write_model = [&](std::uint32_t head_rows) {
     GgufWriter writer;
-    writer.set_text("general.architecture", architecture);
-    writer.set_u32("llama.attention.head_count", 2);
-    writer.set_u32("llama.attention.head_count_kv", 1);
+    writer.set_u32("head_rows", head_rows);
     for (const char* name : {"token_embd.weight", "output.weight", "blk.11.attn_q.weight", "blk.11.attn_k.weight",
                              "blk.11.ffn_down.weight", "rope_freqs.weight"})
       writer.add_tensor(name, "F32", {8, 1});
     writer.write(folder / "m.gguf",
                  [](std::int64_t, const GgufWriter::Sink& sink) { sink(std::vector<std::byte>(32)); });
-    return Checkpoint(folder / "m.gguf");
+    return Checkpoint(folder / "m.gguf", [](const Value& metadata) {
+      return GgufNaming{some_names, metadata.find("head_rows")->as_integer()};
+    });
   };
-  const Checkpoint llama = write_model("llama"), qwen = write_model("qwen2");
-  EXPECT_EQ(llama.find("model.layers.11.self_attn.q_proj.weight").interleaved, 4);
-  EXPECT_EQ(llama.find("model.layers.11.self_attn.k_proj.weight").interleaved, 8);
-  EXPECT_EQ(llama.find("model.layers.11.mlp.down_proj.weight").interleaved, 0);
-  EXPECT_EQ(qwen.find("model.layers.11.self_attn.q_proj.weight").interleaved, 0);
-  EXPECT_EQ(llama.find("lm_head.weight").tensor.type, "F32");
-  EXPECT_EQ(llama.find("model.embed_tokens.weight").file, folder / "m.gguf");
-  EXPECT_THAT(refusal([&] { llama.find("model.norm.weight"); }),
+  const Checkpoint model = write_model(4);
+  EXPECT_EQ(model.find("model.layers.11.self_attn.q_proj.weight").interleaved, 4);
+  EXPECT_EQ(model.find("model.layers.11.self_attn.k_proj.weight").interleaved, 4);
+  EXPECT_EQ(model.find("model.layers.11.mlp.down_proj.weight").interleaved, 0);
+  EXPECT_EQ(model.find("lm_head.weight").tensor.type, "F32");
+  EXPECT_EQ(model.find("model.embed_tokens.weight").file, folder / "m.gguf");
+  EXPECT_THAT(refusal([&] { model.find("model.norm.weight"); }),
               HasSubstr("m.gguf: the tensor output_norm.weight is missing"));
+  for (const std::uint32_t no_head : {0u, 1u, 3u, 16u})
+    EXPECT_EQ(write_model(no_head).find("model.layers.11.self_attn.q_proj.weight").interleaved, 0) << no_head;
+
+  const Checkpoint unnamed(folder / "m.gguf");
+  EXPECT_TRUE(unnamed.names().empty());
+  EXPECT_EQ(unnamed.files().size(), 1u);
 }
 
 TEST(GgufNames, GoBothWays) {
   for (const char* name : {"token_embd.weight", "output_norm.weight", "output.weight", "blk.0.attn_q.bias",
-                           "blk.31.attn_k_norm.weight", "blk.7.ffn_gate.weight"})
-    EXPECT_EQ(gguf_name(hugging_face_name(name)), name);
+                           "blk.31.attn_k.weight", "blk.7.ffn_down.weight"})
+    EXPECT_EQ(gguf_name(some_names, hugging_face_name(some_names, name)), name);
   for (const char* other : {"rope_freqs.weight", "blk..attn_q.weight", "blk.x.attn_q.weight", "blk.1", "blk.1.weight",
                             "token_embd", "output.scale", ""})
-    EXPECT_EQ(hugging_face_name(other), "") << other;
+    EXPECT_EQ(hugging_face_name(some_names, other), "") << other;
+  constexpr std::array<TensorNames, 1> of_folders = {{{"up", "model.decoder.layers.N.fc1", {}}}};
+  EXPECT_EQ(gguf_name(of_folders, "model.decoder.layers.3.fc1.bias"), "");
+  EXPECT_EQ(hugging_face_name(of_folders, ".bias"), "");
+}
+
+TEST(GgufNames, SayWhoseRowsLieInPairs) {
+  EXPECT_TRUE(has_paired_rows(some_names, "blk.3.attn_q.weight"));
+  EXPECT_TRUE(has_paired_rows(some_names, "blk.3.attn_k.bias"));
+  EXPECT_FALSE(has_paired_rows(some_names, "blk.3.ffn_down.weight"));
+  EXPECT_FALSE(has_paired_rows(some_names, "attn_q.weight"));
 }
 
 }  // namespace

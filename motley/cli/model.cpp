@@ -43,7 +43,6 @@ LayerRange parse_layers(const std::string& text, std::int64_t layers) {
 int memory(const MemoryOptions& options) {
   const Model model = read_named_model(options.model);
   const LayerRange layers = parse_layers(options.layers, model.arch.layers);
-  const StageShape stage{layers.size(), layers.first == 0, layers.end == model.arch.layers, layers.first};
   const DType weight_type = options.weight_type.empty() ? model.arch.checkpoint_type
                                                         : parse_dtype_option(options.weight_type, "--weight-type");
   const DType kv_type =
@@ -58,8 +57,9 @@ int memory(const MemoryOptions& options) {
       throw input_error(fmt::format("--shares must sum to 1, found {:.6g}", sum),
                         "give one fraction per rank, as in --shares 0.5,0.25,0.25");
   }
-  const std::vector<RankBytes> ranks = rank_bytes(model.arch, stage, options.degree, options.shares, weight_type,
-                                                  kv_type, options.kv_tokens, options.step);
+  const std::vector<RankBytes> ranks =
+      rank_bytes(model.arch, with_ends(model.arch, layers), options.degree, options.shares, weight_type, kv_type,
+                 options.kv_tokens, options.step);
   emit(options.output, rank_bytes_json(ranks),
        fmt::format("{}: layers {}-{} on {} device{}, {} weights, room for {} tokens of {} keys and values\n{}",
                    printable(model.name), layers.first, layers.end - 1, options.degree, options.degree == 1 ? "" : "s",

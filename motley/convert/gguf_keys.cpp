@@ -2,8 +2,10 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <cmath>
-#include <numbers>
+
+#include "motley/model/families/families.hpp"
 
 namespace motley {
 namespace {
@@ -52,14 +54,16 @@ void write_rotary(const Model& model, const std::string& prefix, GgufWriter& wri
 
 void write_architecture(const Model& model, DType type, GgufWriter& writer) {
   const Architecture& arch = model.arch;
-  if (arch.position != PositionKind::rotary || !arch.gated) no_key_for(model, "the family " + arch.family);
+  const auto& form = family_of(arch).gguf;
+  if (!form) no_key_for(model, "the family " + arch.family);
   if (arch.activation != Activation::silu) no_key_for(model, "its activation");
-  const std::string family = arch.family == "mistral" ? "llama" : arch.family, prefix = family + ".";
-  if (family != "llama" && arch.sliding_window > 0) no_key_for(model, "a sliding window of this family");
-  const auto size = [&](const char* key, std::int64_t value) {
-    writer.set_u32(prefix + key, static_cast<std::uint32_t>(value));
+  const bool windowed = std::ranges::count(form->keys, &Architecture::sliding_window, &GgufKey::value) > 0;
+  if (!windowed && arch.sliding_window > 0) no_key_for(model, "a sliding window of this family");
+  const std::string architecture(form->architecture), prefix = architecture + ".";
+  const auto size = [&](std::string_view key, std::int64_t value) {
+    writer.set_u32(fmt::format("{}{}", prefix, key), static_cast<std::uint32_t>(value));
   };
-  writer.set_text("general.architecture", family);
+  writer.set_text("general.architecture", architecture);
   writer.set_text("general.type", "model");
   writer.set_text("general.name", model.name);
   writer.set_u32("general.file_type", file_type(type));
@@ -76,28 +80,16 @@ void write_architecture(const Model& model, DType type, GgufWriter& writer) {
   size("rope.dimension_count", arch.head_dim);
   size("vocab_size", arch.vocabulary);
   writer.set_f32(prefix + "attention.layer_norm_rms_epsilon", static_cast<float>(arch.norm_epsilon));
-  if (arch.sliding_window > 0) size("attention.sliding_window", arch.sliding_window);
+  for (const GgufKey& key : form->keys)
+    if (arch.*key.value > 0) size(key.gguf, arch.*key.value);
   write_rotary(model, prefix, writer);
 }
 
 std::vector<float> frequency_factors(const Architecture& arch) {
-  const Rotary& rotary = arch.rotary;
+  if (arch.rotary.scaling != RotaryScaling::llama3) return {};
   std::vector<float> factors;
-  if (rotary.scaling != RotaryScaling::llama3) return factors;
-  const auto original = static_cast<double>(rotary.original_context);
-  for (std::int64_t i = 0; i < arch.head_dim; i += 2) {
-    const double wavelength =
-        2 * std::numbers::pi * std::pow(rotary.theta, static_cast<double>(i) / static_cast<double>(arch.head_dim));
-    double factor = rotary.factor;
-    if (wavelength < original / rotary.high_freq_factor) {
-      factor = 1;
-    } else if (wavelength <= original / rotary.low_freq_factor) {
-      const double smooth =
-          (original / wavelength - rotary.low_freq_factor) / (rotary.high_freq_factor - rotary.low_freq_factor);
-      factor = 1 / ((1 - smooth) / rotary.factor + smooth);
-    }
-    factors.push_back(static_cast<float>(factor));
-  }
+  for (const double divisor : llama3_divisors(arch.rotary, arch.head_dim))
+    factors.push_back(static_cast<float>(divisor));
   return factors;
 }
 

@@ -19,6 +19,8 @@
 #include "motley/checkpoint/digest.hpp"
 #include "motley/checkpoint/quants.hpp"
 #include "motley/checkpoint/safetensors_writer.hpp"
+#include "motley/model/families/families.hpp"
+#include "motley/model/part_tensors.hpp"
 
 namespace motley {
 namespace {
@@ -28,20 +30,9 @@ namespace fs = std::filesystem;
 constexpr std::int64_t values_of_job = 1 << 20;
 constexpr double default_deviation = 0.02;
 
-double deviation_of(const Value& config) {
-  for (const char* key : {"initializer_range", "init_std"})
-    if (const Value* value = config.find(key); value && value->is_number())
-      return value->as_number() > 0 ? value->as_number() : default_deviation;
-  return default_deviation;
-}
-
-std::vector<TensorSpec> tensors_of(const Architecture& arch) {
-  std::vector<TensorSpec> tensors = embedding_tensors(arch);
-  const auto add = [&](std::vector<TensorSpec> more) { std::ranges::move(more, std::back_inserter(tensors)); };
-  for (std::int64_t layer = 0; layer < arch.layers; ++layer) add(block_tensors(arch, layer));
-  add(head_tensors(arch));
-  if (arch.tied_embeddings) tensors.pop_back();  // the head, which is the embedding
-  return tensors;
+double deviation_of(const Model& model) {
+  const Value* value = model.config.find(family_of(model.arch).deviation);
+  return value != nullptr && value->is_number() && value->as_number() > 0 ? value->as_number() : default_deviation;
 }
 
 // Normally distributed values of a tensor, each a function of seed, name and place: four come of one block of random
@@ -93,7 +84,7 @@ void fill(const Model& model, const TensorSpec& tensor, std::int64_t first, std:
     std::ranges::fill(values, tensor.role.ends_with(".bias") ? 0.0F : 1.0F);
     return;
   }
-  NormalValues(seed, tensor.name, deviation_of(model.config)).fill(first, values);
+  NormalValues(seed, tensor.name, deviation_of(model)).fill(first, values);
   if (const auto row = model.arch.pad_token; row && tensor.role == "embedding.weight") {
     const std::int64_t width = tensor.shape[1], end = first + std::ssize(values);
     for (std::int64_t i = std::max(first, *row * width); i < std::min(end, (*row + 1) * width); ++i)
@@ -102,7 +93,7 @@ void fill(const Model& model, const TensorSpec& tensor, std::int64_t first, std:
 }
 
 void write_weights(const Model& model, const fs::path& path, const InitialOptions& options) {
-  const std::vector<TensorSpec> tensors = tensors_of(model.arch);
+  const std::vector<TensorSpec> tensors = part_tensors(model.arch, whole_model(model.arch));
   std::vector<SafetensorsEntry> entries;
   std::vector<InitialJob> jobs;
   for (std::size_t i = 0; i < tensors.size(); ++i) {

@@ -8,11 +8,12 @@
 
 #include "motley/base/parallel.hpp"
 #include "motley/checkpoint/checkpoint.hpp"
-#include "motley/checkpoint/gguf_names.hpp"
 #include "motley/checkpoint/quants.hpp"
 #include "motley/checkpoint/stored_rows.hpp"
 #include "motley/convert/gguf_keys.hpp"
+#include "motley/model/families/families.hpp"
 #include "motley/model/model.hpp"
+#include "motley/model/part_tensors.hpp"
 
 namespace motley {
 namespace {
@@ -57,20 +58,14 @@ std::string file_name_of(DType type) { return std::string(dtype_row(type).file_n
 
 std::vector<NewTensor> new_tensors(const Model& model, DType type) {
   const Architecture& arch = model.arch;
-  const bool interleaved = arch.family == "llama" || arch.family == "mistral";
+  const std::span<const TensorNames> names = family_of(arch).tensors;
   std::vector<NewTensor> tensors;
-  const auto add = [&](const std::vector<TensorSpec>& specs) {
-    for (const TensorSpec& spec : specs) {
-      const bool matrix = spec.shape.size() == 2;
-      const bool rotated = spec.role.starts_with("q.") || spec.role.starts_with("k.");
-      tensors.push_back({spec, gguf_name(spec.name), matrix ? fitting(type, spec.shape[1]) : DType::fp32,
-                         interleaved && rotated ? arch.head_dim : 0});
-    }
-  };
-  add(embedding_tensors(arch));
-  for (std::int64_t layer = 0; layer < arch.layers; ++layer) add(block_tensors(arch, layer));
-  add(head_tensors(arch));
-  if (arch.tied_embeddings) tensors.pop_back();  // the head, which is the embedding
+  for (const TensorSpec& spec : part_tensors(arch, whole_model(arch))) {
+    const bool matrix = spec.shape.size() == 2;
+    const std::string name = gguf_name(names, spec.name);
+    tensors.push_back({spec, name, matrix ? fitting(type, spec.shape[1]) : DType::fp32,
+                       has_paired_rows(names, name) ? arch.head_dim : 0});
+  }
   return tensors;
 }
 
@@ -113,7 +108,7 @@ Quantised quantise_model(const std::string& model_path, const std::filesystem::p
   const Model model = read_model(model_path);
   GgufWriter writer;
   write_architecture(model, options.type, writer);
-  const Checkpoint checkpoint(model_path);
+  const Checkpoint checkpoint(model_path, gguf_naming);
   if (is_gguf(model_path))
     copy_keys(open_gguf(model_path).front()->metadata(), "tokenizer.", writer);
   else

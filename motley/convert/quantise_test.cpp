@@ -10,12 +10,13 @@
 #include <functional>
 
 #include "motley/checkpoint/checkpoint.hpp"
-#include "motley/checkpoint/gguf_names.hpp"
 #include "motley/checkpoint/quants.hpp"
 #include "motley/checkpoint/safetensors_writer.hpp"
 #include "motley/checkpoint/stored_rows.hpp"
 #include "motley/convert/gguf_keys.hpp"
+#include "motley/model/families/families.hpp"
 #include "motley/model/model.hpp"
+#include "motley/model/part_tensors.hpp"
 
 namespace motley {
 namespace {
@@ -62,14 +63,6 @@ std::string refusal_of(const std::function<void()>& action) {
   return "accepted";
 }
 
-std::vector<TensorSpec> all_tensors(const Architecture& arch) {
-  std::vector<TensorSpec> tensors = embedding_tensors(arch);
-  for (const TensorSpec& tensor : head_tensors(arch)) tensors.push_back(tensor);
-  for (std::int64_t layer = 0; layer < arch.layers; ++layer)
-    for (const TensorSpec& tensor : block_tensors(arch, layer)) tensors.push_back(tensor);
-  return tensors;
-}
-
 std::vector<float> values_of(const Checkpoint& checkpoint, const TensorSpec& tensor) {
   const StoredRows rows(checkpoint, tensor.name, tensor.shape);
   std::vector<float> values(static_cast<std::size_t>(tensor.elements()));
@@ -95,8 +88,8 @@ TEST_F(QuantiseTest, TheFileDescribesTheSameModel) {
 // With its queries and keys in another order, and in Hugging Face's again when read.
 TEST_F(QuantiseTest, Fp32IsTheSameModel) {
   const Architecture arch = read_model(tales).arch;
-  const Checkpoint before(tales), after(made(DType::fp32));
-  for (const TensorSpec& tensor : all_tensors(arch)) {
+  const Checkpoint before(tales), after(made(DType::fp32), gguf_naming);
+  for (const TensorSpec& tensor : part_tensors(arch, whole_model(arch))) {
     const auto found = after.find(tensor.name);
     const bool rotated = tensor.role == "q.weight" || tensor.role == "k.weight";
     EXPECT_EQ(found.interleaved, rotated ? 24 : 0) << tensor.name;

@@ -1,5 +1,7 @@
 #include "motley/fleet/needed_chunks.hpp"
 
+#include "motley/model/families/families.hpp"
+
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -49,7 +51,7 @@ std::vector<ChunkId> NeededChunks::of(const std::vector<ReadRows>& read) {
 const Checkpoint& NeededChunks::files_of(const std::string& stem) {
   const auto opened = opened_.find(stem);
   if (opened != opened_.end()) return opened->second;
-  return opened_.emplace(stem, stem.empty() ? Checkpoint(model_) : Checkpoint(model_, stem)).first->second;
+  return opened_.emplace(stem, stem.empty() ? Checkpoint(model_, gguf_naming) : Checkpoint(model_, stem)).first->second;
 }
 
 }  // namespace motley

@@ -10,10 +10,11 @@
 
 #include "motley/checkpoint/checkpoint.hpp"
 #include "motley/checkpoint/chunk_cache.hpp"
-#include "motley/checkpoint/gguf_names.hpp"
 #include "motley/checkpoint/gguf_writer.hpp"
 #include "motley/checkpoint/safetensors_test.hpp"
 #include "motley/checkpoint/stored_rows.hpp"
+#include "motley/model/families/families.hpp"
+#include "motley/model/part_tensors.hpp"
 #include "motley/workers/toy_plan_test.hpp"
 
 namespace motley {
@@ -33,16 +34,6 @@ Architecture llama(int hidden, int layers, int ffn, int vocabulary, bool tied) {
            "tie_word_embeddings": {}, "eos_token_id": 1, "torch_dtype": "bfloat16"}})",
       vocabulary, hidden, ffn, layers, tied);
   return read_architecture(parse_json(config, "config.json"), "config.json");
-}
-
-// Each once.
-std::vector<TensorSpec> all_tensors(const Architecture& arch) {
-  std::vector<TensorSpec> tensors = embedding_tensors(arch);
-  for (std::int64_t layer = 0; layer < arch.layers; ++layer)
-    for (const TensorSpec& tensor : block_tensors(arch, layer)) tensors.push_back(tensor);
-  for (const TensorSpec& tensor : head_tensors(arch))
-    if (!arch.tied_embeddings || tensor.role != "head.weight") tensors.push_back(tensor);
-  return tensors;
 }
 
 std::uint64_t bf16_bytes(const TensorSpec& tensor) { return 2 * static_cast<std::uint64_t>(tensor.elements()); }
@@ -80,7 +71,7 @@ class NeededChunksTest : public SafetensorsTest {
                 std::uint64_t file_bytes) {
     constexpr std::uint64_t begin = 16384;
     std::string entries;
-    for (const TensorSpec& tensor : all_tensors(arch)) {
+    for (const TensorSpec& tensor : part_tensors(arch, whole_model(arch))) {
       const std::uint64_t at = place(tensor) - begin;
       entries += fmt::format(R"({}"{}": {{"dtype": "BF16", "shape": [{}], "data_offsets": [{}, {}]}})",
                              entries.empty() ? "" : ", ", tensor.name, fmt::join(tensor.shape, ", "), at,
@@ -189,7 +180,7 @@ TEST_F(HandComputedTest, SaysWhatDoesNotFitTogether) {
 
 TEST_F(NeededChunksTest, TheHeadersOfAllFilesAreNeeded) {
   const Architecture arch = llama(128, 2, 256, 512, false);
-  const std::vector<TensorSpec> tensors = all_tensors(arch);
+  const std::vector<TensorSpec> tensors = part_tensors(arch, whole_model(arch));
   std::string index;
   std::map<std::string, std::vector<TensorSpec>> files;
   for (const TensorSpec& tensor : tensors) {
@@ -231,7 +222,7 @@ class RandomModelTest : public NeededChunksTest {
 
   fs::path write_folder(const Architecture& arch) {
     std::string entries, data;
-    for (const TensorSpec& tensor : all_tensors(arch)) {
+    for (const TensorSpec& tensor : part_tensors(arch, whole_model(arch))) {
       const std::vector<std::byte> bytes = random_bytes(bf16_bytes(tensor));
       entries += fmt::format(R"({}"{}": {{"dtype": "BF16", "shape": [{}], "data_offsets": [{}, {}]}})",
                              entries.empty() ? "" : ", ", tensor.name, fmt::join(tensor.shape, ", "), data.size(),
@@ -247,8 +238,9 @@ class RandomModelTest : public NeededChunksTest {
     writer.set_text("general.architecture", "llama");
     writer.set_u32("llama.attention.head_count", static_cast<std::uint32_t>(arch.heads));
     writer.set_u32("llama.attention.head_count_kv", static_cast<std::uint32_t>(arch.kv_heads));
-    const std::vector<TensorSpec> tensors = all_tensors(arch);
-    for (const TensorSpec& tensor : tensors) writer.add_tensor(gguf_name(tensor.name), "BF16", tensor.shape);
+    const std::vector<TensorSpec> tensors = part_tensors(arch, whole_model(arch));
+    for (const TensorSpec& tensor : tensors)
+      writer.add_tensor(gguf_name(family_of(arch).tensors, tensor.name), "BF16", tensor.shape);
     writer.write(folder / "model.gguf", [&](std::int64_t index, const GgufWriter::Sink& sink) {
       sink(random_bytes(bf16_bytes(tensors[static_cast<std::size_t>(index)])));
     });
@@ -270,23 +262,16 @@ class RandomModelTest : public NeededChunksTest {
   // Fetches no more than is needed, and reads all that a worker does.
   void check_device(const ServePlan& plan, const Stage& stage, std::size_t rank, const fs::path& model,
                     const ModelManifest& manifest) {
-    const Checkpoint whole(model);
+    const Checkpoint whole(model, gguf_naming);
     const fs::path root = folder / "cache";
     ChunkCache cache(root, manifest);
     for (const ChunkId& id : needed_chunks(plan, stage.devices[rank], model, manifest))
       cache.put(id, read_chunk(folder, manifest.files[id.file], id.chunk));
-    const Checkpoint fetched(cache.model());
+    const Checkpoint fetched(cache.model(), gguf_naming);
     const Architecture& arch = plan.model.arch;
     const Shard shard =
         make_shards(arch, static_cast<int>(stage.devices.size()), stage.shares, stage.weight_type)[rank];
-    std::vector<TensorSpec> tensors;
-    const auto add = [&](const std::vector<TensorSpec>& more) {
-      tensors.insert(tensors.end(), more.begin(), more.end());
-    };
-    for (std::int64_t layer = stage.layers.first; layer < stage.layers.end; ++layer) add(block_tensors(arch, layer));
-    if (stage.embedding) add(embedding_tensors(arch));
-    if (stage.head) add(head_tensors(arch));
-    for (const TensorSpec& tensor : tensors) {
+    for (const TensorSpec& tensor : part_tensors(arch, {stage.layers, stage.embedding, stage.head})) {
       const Slice slice = slice_of(arch, tensor, shard);
       const std::vector<float> here = part_of(fetched, tensor, slice), there = part_of(whole, tensor, slice);
       ASSERT_EQ(std::memcmp(here.data(), there.data(), here.size() * sizeof(float)), 0) << tensor.name;

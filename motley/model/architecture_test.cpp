@@ -384,7 +384,7 @@ RC_GTEST_PROP(ArchitectureProperty, NoValueOfAnyKeyDoesHarm, ()) {
     RC_ASSERT(total_parameters(arch) > 0);
     RC_ASSERT(arch.heads % arch.kv_heads == 0);
     const Shard whole = make_shards(arch, 1).front();
-    const StageShape all{.layers = arch.layers, .embedding = true, .head = true};
+    const ModelPart all = whole_model(arch);
     RC_ASSERT(weight_bytes(arch, all, whole, DType::fp32) >= 4 * total_parameters(arch));
   } catch (const Error& error) {
     RC_ASSERT(error.code() == ErrorCode::input);
@@ -402,7 +402,7 @@ TEST(Architecture, TheLargestAcceptedSizesDoNotOverflow) {
   const double block = 4.0 * 4096 * 4096 * 262144 + 3.0 * 2097152 * 262144;
   const double total = 4096 * block + 2.0 * 16777216 * 262144;
   EXPECT_NEAR(static_cast<double>(total_parameters(arch)) / total, 1, 1e-6);
-  const StageShape all{.layers = arch.layers, .embedding = true, .head = true};
+  const ModelPart all = whole_model(arch);
   const double bytes = static_cast<double>(weight_bytes(arch, all, make_shards(arch, 1).front(), DType::fp32));
   EXPECT_NEAR(bytes / (4 * total), 1, 1e-6);
 }

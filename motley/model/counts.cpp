@@ -1,6 +1,7 @@
 #include <algorithm>
 
 #include "motley/model/model.hpp"
+#include "motley/model/part_tensors.hpp"
 
 namespace motley {
 namespace {
@@ -23,9 +24,8 @@ std::int64_t parameters_of(const std::vector<TensorSpec>& tensors) {
 std::int64_t block_parameters(const Architecture& arch) { return parameters_of(block_tensors(arch, 0)); }
 
 std::int64_t total_parameters(const Architecture& arch) {
-  const std::vector<TensorSpec> head = head_tensors(arch);
-  const std::int64_t shared = arch.tied_embeddings ? head.back().elements() : 0;
-  return parameters_of(embedding_tensors(arch)) + arch.layers * block_parameters(arch) + parameters_of(head) - shared;
+  const std::int64_t ends = parameters_of(part_tensors(arch, ends_of(whole_model(arch))));
+  return ends + arch.layers * block_parameters(arch);
 }
 
 double block_flops(const Architecture& arch, double context) {

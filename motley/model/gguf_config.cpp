@@ -8,12 +8,12 @@
 #include <charconv>
 #include <cmath>
 #include <cstring>
-#include <numbers>
 
 #include "motley/base/binding.hpp"
 #include "motley/base/hints.hpp"
-#include "motley/checkpoint/gguf_names.hpp"
 #include "motley/checkpoint/stored_rows.hpp"
+#include "motley/model/families/families.hpp"
+#include "motley/model/rotary.hpp"
 
 namespace motley {
 namespace {
@@ -127,15 +127,6 @@ void refuse_unknown(const Metadata& metadata) {
 
 // ---- rotary embeddings ----
 
-// What Llama 3's rule divides a frequency of this wavelength by.
-double llama3_divisor(double wavelength, double factor, double original_context) {
-  constexpr double low = 1, high = 4;
-  if (wavelength < original_context / high) return 1;
-  if (wavelength > original_context / low) return factor;
-  const double smooth = (original_context / wavelength - low) / (high - low);
-  return 1 / ((1 - smooth) / factor + smooth);
-}
-
 // rope_freqs.weight holds a divisor per frequency, which llama.cpp's converter made from Llama 3's rule; the rule's
 // parameters are found again among those in use.
 Value read_frequency_factors(const Metadata& metadata, const StoredTensor& tensor, double theta) {
@@ -143,20 +134,15 @@ Value read_frequency_factors(const Metadata& metadata, const StoredTensor& tenso
   if (tensor.type == "F32") std::memcpy(factors.data(), tensor.bytes.data(), tensor.bytes.size());
   const auto close = [](double a, double b) { return std::abs(a - b) <= 1e-4 * b; };
   if (tensor.type == "F32" && !factors.empty()) {
-    const double factor = std::round(*std::max_element(factors.begin(), factors.end()));
-    for (double original = 256; original <= 1 << 20; original *= 2) {
-      bool same = true;
-      for (std::size_t i = 0; i < factors.size() && same; ++i) {
-        const double share = static_cast<double>(i) / static_cast<double>(factors.size());
-        same = close(factors[i], llama3_divisor(2 * std::numbers::pi * std::pow(theta, share), factor, original));
-      }
-      if (same)
+    Rotary rule{.theta = theta, .low_freq_factor = 1, .high_freq_factor = 4};
+    rule.factor = std::round(*std::max_element(factors.begin(), factors.end()));
+    for (rule.original_context = 256; rule.original_context <= 1 << 20; rule.original_context *= 2)
+      if (std::ranges::equal(factors, llama3_divisors(rule, 2 * std::ssize(factors)), close))
         return Value::object({{"rope_type", "llama3"},
-                              {"factor", factor},
-                              {"low_freq_factor", 1.0},
-                              {"high_freq_factor", 4.0},
-                              {"original_max_position_embeddings", static_cast<std::int64_t>(original)}});
-    }
+                              {"factor", rule.factor},
+                              {"low_freq_factor", rule.low_freq_factor},
+                              {"high_freq_factor", rule.high_freq_factor},
+                              {"original_max_position_embeddings", rule.original_context}});
   }
   metadata.required("general.architecture")
       .fail("the tensor rope_freqs.weight does not follow Llama 3's rule, which alone is supported",
@@ -217,7 +203,7 @@ void read_tokens(const Metadata& metadata, Value& config) {
 
 // ---- tensors ----
 
-void read_tensors(const Metadata& metadata, Value& config) {
+void read_tensors(const Metadata& metadata, const GgufForm& form, Value& config) {
   const StoredTensor* embedding = metadata.tensor("token_embd.weight");
   if (!embedding || embedding->shape.size() != 2)
     metadata.required("general.architecture")
@@ -227,46 +213,52 @@ void read_tensors(const Metadata& metadata, Value& config) {
   const bool query = metadata.tensor("blk.0.attn_q.bias") != nullptr;
   const bool output = metadata.tensor("blk.0.attn_output.bias") != nullptr;
   const bool ffn = metadata.tensor("blk.0.ffn_up.bias") != nullptr;
-  const bool qwen2 = metadata.architecture() == "qwen2";
   const auto mismatch = [&](const char* what) {
     metadata.required("general.architecture").fail(what, "use the model's folder with config.json and safetensors");
   };
-  if (qwen2 ? !query || output : query != output)
+  if (form.attention_bias.empty() ? !query || output : query != output)
     mismatch("biases of some of the attention's products are not supported");
-  if (ffn && metadata.architecture() != "llama") mismatch("biases of the FFN are not supported for this architecture");
-  if (!qwen2) config.set("attention_bias", query);
-  if (metadata.architecture() == "llama") config.set("mlp_bias", ffn);
+  if (ffn && form.ffn_bias.empty()) mismatch("biases of the FFN are not supported for this architecture");
+  if (!form.attention_bias.empty()) config.set(form.attention_bias, query);
+  if (!form.ffn_bias.empty()) config.set(form.ffn_bias, ffn);
+}
+
+const Family& gguf_family_of(const Metadata& metadata, const Value& keys) {
+  if (const Family* family = gguf_family(keys)) return *family;
+  std::vector<std::string> known;
+  for (const Family* family : families())
+    if (family->gguf && std::ranges::find(known, family->gguf->architecture) == known.end())
+      known.emplace_back(family->gguf->architecture);
+  const std::string& architecture = metadata.architecture();
+  metadata.at("general.architecture")
+      .fail(fmt::format("the architecture \"{}\" is not supported", architecture),
+            did_you_mean(architecture, known, fmt::format("supported: {}", fmt::join(known, ", "))));
 }
 
 }  // namespace
 
 Value gguf_config(const std::vector<std::unique_ptr<GgufFile>>& parts) {
   const Metadata metadata(parts);
-  const std::vector<std::string> known = {"llama", "qwen2", "qwen3"};
-  const std::string& architecture = metadata.architecture();
-  if (std::find(known.begin(), known.end(), architecture) == known.end())
-    metadata.at("general.architecture")
-        .fail(fmt::format("the architecture \"{}\" is not supported", architecture),
-              did_you_mean(architecture, known, fmt::format("supported: {}", fmt::join(known, ", "))));
+  const Family& family = gguf_family_of(metadata, parts.front()->metadata());
   refuse_unknown(metadata);
-  const std::string window = metadata.own("attention.sliding_window");
-  const bool mistral = architecture == "llama" && metadata.find(window);
-  Value config = Value::object({{"model_type", mistral ? "mistral" : architecture}});
+  Value config = Value::object({{"model_type", std::string(family.name)}});
   copy_numbers(metadata, config);
   check_heads(metadata, config);
-  if (mistral) config.set("sliding_window", *metadata.find(window));
+  for (const GgufKey& key : family.gguf->keys)
+    if (const Value* value = metadata.find(metadata.own(key.gguf))) config.set(key.config, *value);
   config.set("hidden_act", "silu");
   read_scaling(metadata, config);
-  read_tensors(metadata, config);
+  read_tensors(metadata, *family.gguf, config);
   read_tokens(metadata, config);
   return config;
 }
 
 std::map<std::string, DType> gguf_tensor_types(const std::vector<std::unique_ptr<GgufFile>>& parts) {
+  const std::span<const TensorNames> names = gguf_naming(parts.front()->metadata()).names;
   std::map<std::string, DType> types;
   for (const auto& part : parts)
     for (const auto& [stored, tensor] : part->tensors())
-      if (const std::string name = hugging_face_name(stored); !name.empty() && tensor.shape.size() == 2)
+      if (const std::string name = hugging_face_name(names, stored); !name.empty() && tensor.shape.size() == 2)
         types.emplace(name, stored_type({part->path(), tensor}, stored));
   return types;
 }

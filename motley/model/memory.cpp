@@ -4,6 +4,7 @@
 
 #include "motley/base/error.hpp"
 #include "motley/model/model.hpp"
+#include "motley/model/part_tensors.hpp"
 
 namespace motley {
 namespace {
@@ -15,12 +16,6 @@ std::int64_t aligned(std::int64_t bytes) { return (bytes + alignment - 1) / alig
 
 std::int64_t tensor_bytes(const Architecture& arch, const TensorSpec& tensor, const Shard& shard, DType weight_type) {
   return aligned(held_bytes(slice_of(arch, tensor, shard), held_type(arch, tensor, weight_type)));
-}
-
-std::int64_t block_bytes(const Architecture& arch, std::int64_t layer, const Shard& shard, DType weight_type) {
-  std::int64_t bytes = 0;
-  for (const TensorSpec& tensor : block_tensors(arch, layer)) bytes += tensor_bytes(arch, tensor, shard, weight_type);
-  return bytes;
 }
 
 }  // namespace
@@ -60,20 +55,21 @@ std::int64_t held_bytes(const Slice& slice, DType type) {
   return slice.rows.size() * bytes_of(type, whole_blocks(type, slice.columns).size());
 }
 
-std::int64_t weight_bytes(const Architecture& arch, const StageShape& stage, const Shard& shard, DType weight_type) {
+std::int64_t block_bytes(const Architecture& arch, std::int64_t layer, const Shard& shard, DType weight_type) {
+  std::int64_t bytes = 0;
+  for (const TensorSpec& tensor : block_tensors(arch, layer)) bytes += tensor_bytes(arch, tensor, shard, weight_type);
+  return bytes;
+}
+
+std::int64_t weight_bytes(const Architecture& arch, const ModelPart& part, const Shard& shard, DType weight_type) {
   std::int64_t bytes = 0;
   if (weight_type == DType::file)
-    for (std::int64_t i = 0; i < stage.layers; ++i)
-      bytes += block_bytes(arch, stage.first_layer + i, shard, weight_type);
-  else if (stage.layers > 0)
-    bytes += stage.layers * block_bytes(arch, 0, shard, weight_type);
-  if (stage.embedding)
-    for (const TensorSpec& tensor : embedding_tensors(arch)) bytes += tensor_bytes(arch, tensor, shard, weight_type);
-  if (stage.head)
-    for (const TensorSpec& tensor : head_tensors(arch)) {
-      const bool held_already = arch.tied_embeddings && stage.embedding && tensor.role == "head.weight";
-      if (!held_already) bytes += tensor_bytes(arch, tensor, shard, weight_type);
-    }
+    for (std::int64_t layer = part.layers.first; layer < part.layers.end; ++layer)
+      bytes += block_bytes(arch, layer, shard, weight_type);
+  else if (part.layers.size() > 0)
+    bytes += part.layers.size() * block_bytes(arch, part.layers.first, shard, weight_type);
+  for (const TensorSpec& tensor : part_tensors(arch, ends_of(part)))
+    bytes += tensor_bytes(arch, tensor, shard, weight_type);
   return bytes;
 }
 
@@ -101,7 +97,7 @@ std::int64_t kv_cache_bytes(const Architecture& arch, std::int64_t layers, const
   return layers * 2 * aligned(bytes_of(kv_type, held));
 }
 
-std::vector<Buffer> activation_buffers(const Architecture& arch, const StageShape& stage, const Shard& shard,
+std::vector<Buffer> activation_buffers(const Architecture& arch, const ModelPart& part, const Shard& shard,
                                        DType weight_type, const StepLimits& limits) {
   const DType type = dtype_row(weight_type).computed_in;
   const std::int64_t tokens = limits.max_tokens;
@@ -121,9 +117,9 @@ std::vector<Buffer> activation_buffers(const Architecture& arch, const StageShap
       {"up", type, {tokens, shard.ffn.size()}},
   };
   if (arch.gated) buffers.push_back({"gate", type, {tokens, shard.ffn.size()}});
-  if (!stage.embedding) buffers.push_back({"incoming", type, {tokens, arch.hidden}});
-  if (stage.embedding && arch.embedding_dim > 0) buffers.push_back({"embedded", type, {tokens, arch.embedding_dim}});
-  if (stage.head) {
+  if (!part.embedding) buffers.push_back({"incoming", type, {tokens, arch.hidden}});
+  if (part.embedding && arch.embedding_dim > 0) buffers.push_back({"embedded", type, {tokens, arch.embedding_dim}});
+  if (part.head) {
     buffers.push_back({"last", type, {sequences, arch.hidden}});
     if (arch.embedding_dim > 0) buffers.push_back({"last_embedded", type, {sequences, arch.embedding_dim}});
     buffers.push_back({"logits", DType::fp32, {sequences, shard.vocabulary.size()}});
@@ -133,10 +129,10 @@ std::vector<Buffer> activation_buffers(const Architecture& arch, const StageShap
   return buffers;
 }
 
-std::int64_t activation_bytes(const Architecture& arch, const StageShape& stage, const Shard& shard, DType weight_type,
+std::int64_t activation_bytes(const Architecture& arch, const ModelPart& part, const Shard& shard, DType weight_type,
                               const StepLimits& limits) {
   std::int64_t bytes = 0;
-  for (const Buffer& buffer : activation_buffers(arch, stage, shard, weight_type, limits)) bytes += buffer.bytes();
+  for (const Buffer& buffer : activation_buffers(arch, part, shard, weight_type, limits)) bytes += buffer.bytes();
   return bytes;
 }
 

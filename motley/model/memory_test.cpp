@@ -28,33 +28,33 @@ TEST(Memory, WeightsByHand) {
   // fp32: two norms of 8 (32 B, in 64 each); q, o 8x8 (256 B each); k, v 4x8 (128 B each); gate, up, down 16x8 (512 B
   // each).
   const std::int64_t block = 2 * 64 + 2 * 256 + 2 * 128 + 3 * 512;
-  EXPECT_EQ(weight_bytes(arch, {.layers = 1}, whole, DType::fp32), block);
-  EXPECT_EQ(weight_bytes(arch, {.layers = 2}, whole, DType::fp32), 2 * block);
+  EXPECT_EQ(weight_bytes(arch, {.layers = {0, 1}}, whole, DType::fp32), block);
+  EXPECT_EQ(weight_bytes(arch, {.layers = {0, 2}}, whole, DType::fp32), 2 * block);
   // The tables are 32x8 (1024 B); the final norm takes 64.
-  EXPECT_EQ(weight_bytes(arch, {.layers = 0, .embedding = true}, whole, DType::fp32), 1024);
-  EXPECT_EQ(weight_bytes(arch, {.layers = 0, .head = true}, whole, DType::fp32), 1024 + 64);
-  EXPECT_EQ(weight_bytes(arch, {.layers = 2, .embedding = true, .head = true}, whole, DType::fp32),
+  EXPECT_EQ(weight_bytes(arch, {.layers = {}, .embedding = true}, whole, DType::fp32), 1024);
+  EXPECT_EQ(weight_bytes(arch, {.layers = {}, .head = true}, whole, DType::fp32), 1024 + 64);
+  EXPECT_EQ(weight_bytes(arch, {.layers = {0, 2}, .embedding = true, .head = true}, whole, DType::fp32),
             2 * block + 2048 + 64);
 
   // Half of everything but the norms. k and v of one head: 2x8 fp32 (64 B).
   const Shard half = make_shards(arch, 2).front();
-  EXPECT_EQ(weight_bytes(arch, {.layers = 1}, half, DType::fp32), 2 * 64 + 2 * 128 + 2 * 64 + 3 * 256);
-  EXPECT_EQ(weight_bytes(arch, {.layers = 0, .embedding = true}, half, DType::fp32), 512);
+  EXPECT_EQ(weight_bytes(arch, {.layers = {0, 1}}, half, DType::fp32), 2 * 64 + 2 * 128 + 2 * 64 + 3 * 256);
+  EXPECT_EQ(weight_bytes(arch, {.layers = {}, .embedding = true}, half, DType::fp32), 512);
 }
 
 TEST(Memory, ATiedTableIsHeldOncePerRank) {
   Architecture arch = small();
   arch.tied_embeddings = true;
   const Shard whole = make_shards(arch, 1).front();
-  EXPECT_EQ(weight_bytes(arch, {.layers = 0, .embedding = true, .head = true}, whole, DType::fp32), 1024 + 64);
-  EXPECT_EQ(weight_bytes(arch, {.layers = 0, .head = true}, whole, DType::fp32), 1024 + 64);
+  EXPECT_EQ(weight_bytes(arch, {.layers = {}, .embedding = true, .head = true}, whole, DType::fp32), 1024 + 64);
+  EXPECT_EQ(weight_bytes(arch, {.layers = {}, .head = true}, whole, DType::fp32), 1024 + 64);
 }
 
 TEST(Memory, QuantisedWeightsAreTheMatricesOfTheBlocks) {
   const Architecture arch = small();
   const Shard whole = make_shards(arch, 1).front();
-  EXPECT_EQ(weight_bytes(arch, {.layers = 1}, whole, DType::int8), 2 * 64 + 2 * 64 + 2 * 64 + 3 * 128);
-  EXPECT_EQ(weight_bytes(arch, {.layers = 0, .embedding = true}, whole, DType::int8), 512);  // bf16
+  EXPECT_EQ(weight_bytes(arch, {.layers = {0, 1}}, whole, DType::int8), 2 * 64 + 2 * 64 + 2 * 64 + 3 * 128);
+  EXPECT_EQ(weight_bytes(arch, {.layers = {}, .embedding = true}, whole, DType::int8), 512);  // bf16
 }
 
 TEST(Memory, TheBoxOfTheReference) {
@@ -63,7 +63,7 @@ TEST(Memory, TheBoxOfTheReference) {
   const Architecture arch = read_model("llama-2-70b").arch;
   const Shard half = make_shards(arch, 2).front();
   const double gib = 1024.0 * 1024 * 1024;
-  const double layer = static_cast<double>(weight_bytes(arch, {.layers = 1}, half, DType::fp16)) / gib;
+  const double layer = static_cast<double>(weight_bytes(arch, {.layers = {0, 1}}, half, DType::fp16)) / gib;
   EXPECT_NEAR(layer, 0.797, 0.0005);
   EXPECT_EQ(static_cast<int>(15 / layer), 18);
   EXPECT_EQ(static_cast<int>(15.5 / layer), 19);
@@ -96,20 +96,20 @@ TEST(Memory, ActivationsByHand) {
   // T = 32: ids and positions 256 B each; hidden, normed, query, attention, projected 32x8 fp32 = 1024 B each; key,
   // value 32x4 = 512 B each; gate, up 32x16 = 2048 B each; incoming 1024 B.
   const std::int64_t middle = 2 * 256 + 5 * 1024 + 2 * 512 + 2 * 2048 + 1024;
-  EXPECT_EQ(activation_bytes(arch, {.layers = 1}, whole, DType::fp32, limits), middle);
-  EXPECT_EQ(activation_bytes(arch, {.layers = 1, .embedding = true}, whole, DType::fp32, limits), middle - 1024);
+  EXPECT_EQ(activation_bytes(arch, {.layers = {0, 1}}, whole, DType::fp32, limits), middle);
+  EXPECT_EQ(activation_bytes(arch, {.layers = {0, 1}, .embedding = true}, whole, DType::fp32, limits), middle - 1024);
   // The head adds last 4x8 fp32 = 128 B and logits 4x32 fp32 = 512 B.
-  EXPECT_EQ(activation_bytes(arch, {.layers = 1, .head = true}, whole, DType::fp32, limits), middle + 128 + 512);
+  EXPECT_EQ(activation_bytes(arch, {.layers = {0, 1}, .head = true}, whole, DType::fp32, limits), middle + 128 + 512);
   // In bf16 what is fp32 or int64 by itself stays: ids and logits.
-  EXPECT_EQ(activation_bytes(arch, {.layers = 1, .head = true}, whole, DType::bf16, limits),
+  EXPECT_EQ(activation_bytes(arch, {.layers = {0, 1}, .head = true}, whole, DType::bf16, limits),
             512 + (middle - 512) / 2 + 64 + 512);
-  EXPECT_EQ(activation_bytes(arch, {.layers = 1, .head = true}, whole, DType::int8, limits),
-            activation_bytes(arch, {.layers = 1, .head = true}, whole, DType::bf16, limits));
+  EXPECT_EQ(activation_bytes(arch, {.layers = {0, 1}, .head = true}, whole, DType::int8, limits),
+            activation_bytes(arch, {.layers = {0, 1}, .head = true}, whole, DType::bf16, limits));
 
   // Half a shard: query, attention 512 B; key, value 256 B; gate, up 1024 B; logits 256 B, and all of them gathered 512
   // B.
   const Shard half = make_shards(arch, 2).front();
-  EXPECT_EQ(activation_bytes(arch, {.layers = 1, .embedding = true, .head = true}, half, DType::fp32, limits),
+  EXPECT_EQ(activation_bytes(arch, {.layers = {0, 1}, .embedding = true, .head = true}, half, DType::fp32, limits),
             2 * 256 + 3 * 1024 + 2 * 512 + 2 * 256 + 2 * 1024 + 128 + 256 + 512);
 }
 
@@ -119,13 +119,13 @@ TEST(Memory, BuffersOfAProjectedEmbedding) {
   arch.gated = false;
   const Shard whole = make_shards(arch, 1).front();
   std::vector<std::string> names;
-  for (const Buffer& buffer : activation_buffers(arch, {.layers = 2, .embedding = true, .head = true}, whole,
+  for (const Buffer& buffer : activation_buffers(arch, {.layers = {0, 2}, .embedding = true, .head = true}, whole,
                                                  DType::fp32, {.max_tokens = 8, .max_sequences = 2}))
     names.push_back(buffer.name);
   EXPECT_EQ(names,
             (std::vector<std::string>{"tokens", "positions", "hidden", "normed", "query", "key", "value", "attention",
                                       "projected", "up", "embedded", "last", "last_embedded", "logits"}));
-  for (const Buffer& buffer : activation_buffers(arch, {.layers = 2, .head = true}, whole, DType::fp32, {}))
+  for (const Buffer& buffer : activation_buffers(arch, {.layers = {0, 2}, .head = true}, whole, DType::fp32, {}))
     EXPECT_NE(buffer.name, "embedded") << "where no token is looked up";
 }
 
@@ -175,12 +175,13 @@ TEST(Memory, OfAFileEachTensorHasItsType) {
   arch.tensor_types["model.embed_tokens.weight"] = DType::fp16;
   const Shard whole = make_shards(arch, 1).front();
   const std::int64_t norms = 2 * 256 * 4, small = 7 * 256 * 144 + norms, large = small + 256 * (210 - 144);
-  EXPECT_EQ(weight_bytes(arch, {.layers = 1}, whole, DType::file), small);
-  EXPECT_EQ(weight_bytes(arch, {.layers = 1, .first_layer = 1}, whole, DType::file), large);
-  EXPECT_EQ(weight_bytes(arch, {.layers = 3}, whole, DType::file), 2 * small + large);
+  EXPECT_EQ(weight_bytes(arch, {.layers = {0, 1}}, whole, DType::file), small);
+  EXPECT_EQ(weight_bytes(arch, {.layers = {1, 2}}, whole, DType::file), large);
+  EXPECT_EQ(weight_bytes(arch, {.layers = {0, 3}}, whole, DType::file), 2 * small + large);
   EXPECT_EQ(largest_block_bytes(arch, whole, DType::file), large);
   EXPECT_EQ(largest_block_bytes(arch, whole, DType::q4_k), small);
-  EXPECT_EQ(weight_bytes(arch, {.embedding = true}, whole, DType::file), 100 * 256 * 4) << "fp16 is held as fp32";
+  EXPECT_EQ(weight_bytes(arch, {.layers = {}, .embedding = true}, whole, DType::file), 100 * 256 * 4)
+      << "fp16 is held as fp32";
 }
 
 }  // namespace

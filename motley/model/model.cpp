@@ -9,8 +9,10 @@
 #include "motley/base/hints.hpp"
 #include "motley/base/paths.hpp"
 #include "motley/checkpoint/digest.hpp"
-#include "motley/checkpoint/gguf_names.hpp"
+#include "motley/model/config.hpp"
+#include "motley/model/families/families.hpp"
 #include "motley/model/gguf_config.hpp"
+#include "motley/model/part_tensors.hpp"
 #include "motley/model/quantisation.hpp"
 #include "motley/model/stored_model.hpp"
 
@@ -49,32 +51,22 @@ fs::path find_config(const std::string& name_or_path) {
 // Types of a file's matrices belong to the architecture: its bytes follow from them.
 void set_tensor_types(Model& model, const std::string& source) {
   if (model.tensor_types.empty()) return;
-  const auto check = [&](const std::vector<TensorSpec>& tensors) {
-    for (const TensorSpec& tensor : tensors) {
-      const auto found = model.tensor_types.find(tensor.name);
-      if (tensor.shape.size() == 2 && found == model.tensor_types.end())
-        throw input_error(fmt::format("{}: the type of the tensor {} is missing", source, tensor.name),
-                          "take the types from the model's GGUF file: plan again with it");
-      if (found != model.tensor_types.end() && dtype_row(found->second).file_name.empty())
-        throw input_error(fmt::format("{}: {} cannot be the type of {}", source, name_of(found->second), tensor.name),
-                          "take the types from the model's GGUF file: plan again with it");
-    }
-  };
-  for (std::int64_t layer = 0; layer < model.arch.layers; ++layer) check(block_tensors(model.arch, layer));
-  check(embedding_tensors(model.arch));
-  check(head_tensors(model.arch));
+  for (const TensorSpec& tensor : part_tensors(model.arch, whole_model(model.arch))) {
+    const auto found = model.tensor_types.find(tensor.name);
+    if (tensor.shape.size() == 2 && found == model.tensor_types.end())
+      throw input_error(fmt::format("{}: the type of the tensor {} is missing", source, tensor.name),
+                        "take the types from the model's GGUF file: plan again with it");
+    if (found != model.tensor_types.end() && dtype_row(found->second).file_name.empty())
+      throw input_error(fmt::format("{}: {} cannot be the type of {}", source, name_of(found->second), tensor.name),
+                        "take the types from the model's GGUF file: plan again with it");
+  }
   model.arch.tensor_types = model.tensor_types;
   model.arch.checkpoint_type = DType::file;
 }
 
 std::vector<std::string> tensor_names(const Architecture& arch) {
   std::vector<std::string> names;
-  const auto add = [&](const std::vector<TensorSpec>& tensors) {
-    for (const TensorSpec& tensor : tensors) names.push_back(tensor.name);
-  };
-  add(embedding_tensors(arch));
-  for (std::int64_t layer = 0; layer < arch.layers; ++layer) add(block_tensors(arch, layer));
-  add(head_tensors(arch));
+  for (const TensorSpec& tensor : part_tensors(arch, whole_model(arch))) names.push_back(tensor.name);
   return names;
 }
 
@@ -119,7 +111,7 @@ Model read_gguf_model(const fs::path& path) {
   std::vector<std::string> names;
   for (const auto& part : parts)
     for (const auto& [stored, tensor] : part->tensors()) {
-      const std::string known = hugging_face_name(stored);
+      const std::string known = hugging_face_name(family_of(model.arch).tensors, stored);
       names.push_back(known.empty() ? stored : known);
     }
   model.unread = unread_tensors(names, tensor_names(model.arch));

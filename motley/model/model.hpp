@@ -12,76 +12,9 @@
 #include <vector>
 
 #include "motley/base/binding.hpp"
-#include "motley/base/dtype.hpp"
+#include "motley/model/part_tensors.hpp"
 
 namespace motley {
-
-struct LayerRange {
-  std::int64_t first = 0;
-  std::int64_t end = 0;  // half open
-  std::int64_t size() const { return end - first; }
-  bool operator==(const LayerRange&) const = default;
-};
-std::string text(const LayerRange& range);  // "[0, 12)"
-
-enum class Norm { rms, layer };
-enum class Activation { silu, gelu, gelu_tanh, relu };
-enum class PositionKind { rotary, learned };  // learned: an embedding table, added to the token embedding
-
-// Frequency scaling of rotary embeddings, as in Hugging Face's `rope_scaling` / `rope_parameters`.
-enum class RotaryScaling { none, linear, dynamic, llama3, yarn };
-struct Rotary {
-  double theta = 10000;
-  RotaryScaling scaling = RotaryScaling::none;
-  double factor = 1;
-  double low_freq_factor = 1;
-  double high_freq_factor = 4;
-  double attention_factor = 0;  // 0: derived (yarn)
-  double beta_fast = 32, beta_slow = 1;
-  std::int64_t original_context = 0;
-  double partial = 1;  // share of each head that is rotated
-  bool operator==(const Rotary&) const = default;
-};
-
-constexpr double max_context = 1 << 30;  // tokens: no model comes near
-
-// One description for all families; the engine builds its layers from these fields alone.
-struct Architecture {
-  std::string family;  // model_type: llama, mistral, opt, qwen2, qwen3
-  std::int64_t layers = 0;
-  std::int64_t hidden = 0;
-  std::int64_t heads = 0;
-  std::int64_t kv_heads = 0;
-  std::int64_t head_dim = 0;
-  std::int64_t ffn = 0;
-  std::int64_t vocabulary = 0;
-  std::int64_t context = 0;  // largest position + 1, of rotary embeddings as they are stretched
-  Norm norm = Norm::rms;
-  double norm_epsilon = 1e-5;
-  bool norm_first = true;  // before attention and FFN (false: after, as in OPT-350m)
-  bool final_norm = true;
-  bool qk_norm = false;  // RMS norm of each query and key head (Qwen3)
-  bool qkv_bias = false;
-  bool output_bias = false;  // of the attention's output projection
-  bool ffn_bias = false;
-  bool norm_bias = false;
-  bool gated = true;  // FFN: down(act(gate) * up); otherwise down(act(up))
-  Activation activation = Activation::silu;
-  PositionKind position = PositionKind::rotary;
-  Rotary rotary;
-  std::int64_t position_offset = 0;  // OPT's learned table starts at 2
-  std::int64_t position_rows = 0;    // rows of the learned table
-  std::int64_t sliding_window = 0;   // positions a token looks back on, itself included; 0: full attention
-  std::vector<bool> sliding_layers;  // which layers have the window; empty: all layers alike
-  std::int64_t embedding_dim = 0;    // of a token embedding that is projected to `hidden` (OPT-350m); 0: none is
-  bool tied_embeddings = false;
-  DType checkpoint_type = DType::bf16;        // `file` where a GGUF file has more than one
-  std::map<std::string, DType> tensor_types;  // of that file's matrices, by name; else empty
-  std::vector<std::int64_t> eos_tokens;
-  std::optional<std::int64_t> bos_token;
-  std::optional<std::int64_t> pad_token;  // whose row of the embedding learns nothing from being looked up
-  bool operator==(const Architecture&) const = default;
-};
 
 struct Model {
   std::string name;
@@ -103,42 +36,11 @@ const Schema<Model>& schema<Model>();
 
 // Throws an input error naming the missing or contradictory key, or a family that is not supported.
 Architecture read_architecture(const Value& config, std::string source);
-// Ids at `eos_token_id`: one, or a list; each below `vocabulary`.
-std::vector<std::int64_t> read_eos_tokens(const Reader& place, std::int64_t vocabulary);
 // A folder, a config.json, a GGUF file, or a name from data/models. Where its weights are there, they say whether the
 // head is the embedding.
 Model read_model(const std::string& name_or_path);
 // Sets the longest sequence; 0 leaves it as it is. Throws an input error where learned positions end before it.
 void set_context(Model& model, std::int64_t tokens);
-
-// ---- tensors ----
-
-// How a tensor is cut inside a tensor-parallel group.
-enum class Cut {
-  replicated,  // every rank holds it whole
-  heads,       // rows (dimension 0) follow the query heads
-  kv_heads,    // rows follow the key/value heads
-  heads_in,    // columns (dimension 1) follow the query heads
-  ffn,         // rows follow the FFN columns
-  ffn_in,      // columns follow the FFN columns
-  vocabulary   // rows follow the vocabulary
-};
-
-// One tensor of the checkpoint. Roles: docs/reference/model.md.
-struct TensorSpec {
-  std::string role;  // the engine's name: "q.weight", "attention_norm.weight", "embedding.weight", ...
-  std::string name;  // Hugging Face's: "model.layers.3.self_attn.q_proj.weight"
-  std::vector<std::int64_t> shape;
-  Cut cut = Cut::replicated;
-  bool in_block = true;  // not of the tables around the blocks
-  std::int64_t elements() const;
-};
-
-std::vector<TensorSpec> block_tensors(const Architecture& arch, std::int64_t layer);
-// Token and learned position tables, projection in.
-std::vector<TensorSpec> embedding_tensors(const Architecture& arch);
-// Final norm, projection out, and last the LM head, which has the embedding's name where they are tied.
-std::vector<TensorSpec> head_tensors(const Architecture& arch);
 
 // ---- counts ----
 
@@ -196,12 +98,6 @@ Slice slice_of(const Architecture& arch, const TensorSpec& tensor, const Shard& 
 
 // ---- memory of one rank ----
 
-struct StageShape {
-  std::int64_t layers = 0;
-  bool embedding = false;
-  bool head = false;
-  std::int64_t first_layer = 0;  // they differ only where a file's tensors do
-};
 // What a step may hold at once: sizes the engine's buffers.
 struct StepLimits {
   std::int64_t max_tokens = 512;    // tokens of one micro-batch, prompt chunks and decodes together
@@ -223,9 +119,10 @@ DType held_type(const Architecture& arch, const TensorSpec& tensor, DType weight
 Span whole_blocks(DType type, const Span& columns);
 // Bytes of such a slice, row by row where it has blocks.
 std::int64_t held_bytes(const Slice& slice, DType type);
-// Every tensor rounded up to 64 bytes; a tied table counts once on a stage with both embedding and head.
-std::int64_t weight_bytes(const Architecture& arch, const StageShape& stage, const Shard& shard, DType weight_type);
-// Of the model's largest block: all are alike but for those of a file with tensors of unlike types.
+// Every tensor rounded up to 64 bytes; a tied table counts once in a part with both embedding and head.
+std::int64_t weight_bytes(const Architecture& arch, const ModelPart& part, const Shard& shard, DType weight_type);
+// Of one block. All are alike but for those of a file with tensors of unlike types.
+std::int64_t block_bytes(const Architecture& arch, std::int64_t layer, const Shard& shard, DType weight_type);
 std::int64_t largest_block_bytes(const Architecture& arch, const Shard& shard, DType weight_type);
 // Throws an input error where a head is not whole blocks of the type that keys and values have.
 void check_kv_type(const Architecture& arch, DType kv_type);
@@ -251,10 +148,10 @@ struct Buffer {
 //   with the head       last [S, hidden]; logits [S, V] fp32; all_logits [S, vocabulary] fp32 where vocabulary is cut
 //                       (rank 0 alone fills it; all ranks count it, so that the ranks of a stage stay alike)
 // Other activations are in the weights' type, in bf16 for int8 and int4 weights, in fp32 for GGUF's types.
-std::vector<Buffer> activation_buffers(const Architecture& arch, const StageShape& stage, const Shard& shard,
+std::vector<Buffer> activation_buffers(const Architecture& arch, const ModelPart& part, const Shard& shard,
                                        DType weight_type, const StepLimits& limits);
 // The sum of those buffers.
-std::int64_t activation_bytes(const Architecture& arch, const StageShape& stage, const Shard& shard, DType weight_type,
+std::int64_t activation_bytes(const Architecture& arch, const ModelPart& part, const Shard& shard, DType weight_type,
                               const StepLimits& limits);
 
 }  // namespace motley

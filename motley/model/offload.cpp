@@ -78,15 +78,15 @@ std::int64_t kv_buffer_tokens(std::int64_t kv_tokens, std::int64_t batches) {
   return (kv_tokens + batches - 1) / batches;
 }
 
-PlacedBytes placed_bytes(const Architecture& arch, const StageShape& stage, const Shard& shard, DType weight_type,
+PlacedBytes placed_bytes(const Architecture& arch, const ModelPart& part, const Shard& shard, DType weight_type,
                          DType kv_type, std::int64_t kv_tokens, const StepLimits& limits, const LayerHomes& placement,
                          bool staged) {
   PlacedBytes bytes;
-  bytes.device.weights = weight_bytes(arch, {0, stage.embedding, stage.head, stage.first_layer}, shard, weight_type);
+  bytes.device.weights = weight_bytes(arch, ends_of(part), shard, weight_type);
   std::int64_t largest_away = 0, largest_on_disk = 0;
   for (std::size_t i = 0; i < placement.weights.size(); ++i) {
-    const StageShape layer{1, false, false, stage.first_layer + static_cast<std::int64_t>(i)};
-    const std::int64_t size = weight_bytes(arch, layer, shard, weight_type);
+    const std::int64_t layer = part.layers.first + static_cast<std::int64_t>(i);
+    const std::int64_t size = block_bytes(arch, layer, shard, weight_type);
     const Tier home = placement.weights[i];
     of(bytes, home).weights += size;
     if (home != Tier::device) largest_away = std::max(largest_away, size);
@@ -104,7 +104,7 @@ PlacedBytes placed_bytes(const Architecture& arch, const StageShape& stage, cons
   if (!placement.cpu_attention && (on_host || on_disk)) bytes.device.kv += kv_buffers;
   if (on_disk && (placement.cpu_attention || staged)) bytes.host.kv += kv_buffers;
 
-  bytes.device.activations = activation_bytes(arch, stage, shard, weight_type, limits);
+  bytes.device.activations = activation_bytes(arch, part, shard, weight_type, limits);
   if (placement.batches > 1) {
     const Buffer hidden{"hidden", dtype_row(weight_type).computed_in, {limits.max_tokens, arch.hidden}};
     for (const Tier home : placement.activations) of(bytes, home).activations += hidden.bytes();

@@ -78,7 +78,7 @@ struct PlacedBytes {
 };
 // Bytes of a rank in each tier, buffers included. `staged`: disk and device exchange bytes through host memory, as with
 // an accelerator.
-PlacedBytes placed_bytes(const Architecture& arch, const StageShape& stage, const Shard& shard, DType weight_type,
+PlacedBytes placed_bytes(const Architecture& arch, const ModelPart& part, const Shard& shard, DType weight_type,
                          DType kv_type, std::int64_t kv_tokens, const StepLimits& limits, const LayerHomes& placement,
                          bool staged);
 // Tokens of a buffer of keys and values.

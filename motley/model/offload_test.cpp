@@ -37,11 +37,11 @@ class OffloadBytes : public testing::Test {
  protected:
   const Architecture arch = read_model(MOTLEY_SOURCE_DIR "/data/models/tales").arch;
   const Shard shard = make_shards(arch, 1).front();
-  const StageShape shape{arch.layers, true, true};
+  const ModelPart whole = whole_model(arch);
   const StepLimits limits{.max_tokens = 64, .max_sequences = 8, .block_tokens = 16};
 
   PlacedBytes bytes(const Offload& offload, bool staged = false) const {
-    return placed_bytes(arch, shape, shard, DType::fp32, DType::fp32, 640, limits, place_layers(offload, arch.layers),
+    return placed_bytes(arch, whole, shard, DType::fp32, DType::fp32, 640, limits, place_layers(offload, arch.layers),
                         staged);
   }
   std::int64_t block() const { return largest_block_bytes(arch, shard, DType::fp32); }
@@ -52,15 +52,15 @@ class OffloadBytes : public testing::Test {
 
 TEST_F(OffloadBytes, AllOnTheDeviceIsWhatAResidentStageHolds) {
   const auto placed = bytes({});
-  EXPECT_EQ(placed.device.weights, weight_bytes(arch, shape, shard, DType::fp32));
+  EXPECT_EQ(placed.device.weights, weight_bytes(arch, whole, shard, DType::fp32));
   EXPECT_EQ(placed.device.kv, kv(arch.layers, 640));
-  EXPECT_EQ(placed.device.activations, activation_bytes(arch, shape, shard, DType::fp32, limits));
+  EXPECT_EQ(placed.device.activations, activation_bytes(arch, whole, shard, DType::fp32, limits));
   EXPECT_EQ(placed.host.weights + placed.host.kv + placed.disk.weights + placed.disk.kv, 0);
 }
 
 TEST_F(OffloadBytes, StreamedLayersNeedTwoBuffers) {
   const auto placed = bytes({.weights = shares_of({arch.layers - 3, 1, 2})});
-  EXPECT_EQ(placed.device.weights, weight_bytes(arch, shape, shard, DType::fp32) - 3 * block() + 2 * block());
+  EXPECT_EQ(placed.device.weights, weight_bytes(arch, whole, shard, DType::fp32) - 3 * block() + 2 * block());
   EXPECT_EQ(placed.host.weights, block());
   EXPECT_EQ(placed.disk.weights, 2 * block());
   EXPECT_EQ(bytes({.weights = shares_of({arch.layers - 3, 1, 2})}, true).host.weights, 3 * block());
@@ -80,7 +80,7 @@ TEST_F(OffloadBytes, KeysAndValuesNeedBuffersOfOneMicroBatch) {
 TEST_F(OffloadBytes, HiddenStatesOfEveryMicroBatchHaveAHome) {
   const std::int64_t hidden = 64 * arch.hidden * 4;
   const auto placed = bytes({.batches = 4, .activations = shares_of({1, 3, 0})});
-  EXPECT_EQ(placed.device.activations, activation_bytes(arch, shape, shard, DType::fp32, limits) + hidden);
+  EXPECT_EQ(placed.device.activations, activation_bytes(arch, whole, shard, DType::fp32, limits) + hidden);
   EXPECT_EQ(placed.host.activations, 3 * hidden);
 }
 

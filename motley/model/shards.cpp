@@ -5,6 +5,7 @@
 #include <numeric>
 
 #include "motley/model/model.hpp"
+#include "motley/model/part_tensors.hpp"
 
 namespace motley {
 namespace {
@@ -137,11 +138,10 @@ std::int64_t ffn_block(const Architecture& arch, DType weight_type) {
   std::int64_t most = grain;
   if (is_quantised(weight_type)) most = std::max(most, dtype_row(fitting(weight_type, arch.ffn)).block_values);
   if (!arch.tensor_types.empty())
-    for (std::int64_t layer = 0; layer < arch.layers; ++layer)
-      for (const TensorSpec& tensor : block_tensors(arch, layer))
-        if (const auto type = arch.tensor_types.find(tensor.name);
-            tensor.cut == Cut::ffn_in && type != arch.tensor_types.end())
-          most = std::max(most, dtype_row(type->second).block_values);
+    for (const TensorSpec& tensor : part_tensors(arch, {.layers = {0, arch.layers}}))
+      if (const auto type = arch.tensor_types.find(tensor.name);
+          tensor.cut == Cut::ffn_in && type != arch.tensor_types.end())
+        most = std::max(most, dtype_row(type->second).block_values);
   return most;
 }
 

@@ -1,5 +1,7 @@
 #include "motley/model/training.hpp"
 
+#include "motley/model/part_tensors.hpp"
+
 namespace motley {
 namespace {
 
@@ -11,15 +13,10 @@ std::int64_t held(const Architecture& arch, const std::vector<TensorSpec>& tenso
 
 }  // namespace
 
-std::int64_t rank_parameters(const Architecture& arch, const StageShape& stage, const Shard& shard) {
-  std::int64_t parameters = 0;
-  if (stage.layers > 0) parameters += stage.layers * held(arch, block_tensors(arch, 0), shard);
-  if (stage.embedding) parameters += held(arch, embedding_tensors(arch), shard);
-  if (stage.head)
-    for (const TensorSpec& tensor : head_tensors(arch)) {
-      const bool held_already = arch.tied_embeddings && stage.embedding && tensor.role == "head.weight";
-      if (!held_already) parameters += slice_of(arch, tensor, shard).elements();
-    }
+std::int64_t rank_parameters(const Architecture& arch, const ModelPart& part, const Shard& shard) {
+  std::int64_t parameters = held(arch, part_tensors(arch, ends_of(part)), shard);
+  if (part.layers.size() > 0)
+    parameters += part.layers.size() * held(arch, block_tensors(arch, part.layers.first), shard);
   return parameters;
 }
 

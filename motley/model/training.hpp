@@ -9,7 +9,7 @@
 namespace motley {
 
 // Parameters that a rank holds of a stage; a tied table counts once.
-std::int64_t rank_parameters(const Architecture& arch, const StageShape& stage, const Shard& shard);
+std::int64_t rank_parameters(const Architecture& arch, const ModelPart& part, const Shard& shard);
 
 // Elements that the backward pass of one block reads per token, on one rank: its input, both normed inputs, the sum
 // after attention (hidden size each), query, key, value and the attention's output (the rank's heads), up, gate where

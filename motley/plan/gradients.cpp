@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <map>
 
+#include "motley/model/part_tensors.hpp"
+
 namespace motley {
 namespace {
 
@@ -32,13 +34,8 @@ class Parts {
           const bool shared = strategy.dp == 1 && strategy.tp > 1;
           const auto shards =
               make_shards(arch_, static_cast<int>(strategy.tp), shared ? stage.shares : std::vector<double>{});
-          const auto hold_all = [&](const std::vector<TensorSpec>& tensors) {
-            for (const TensorSpec& tensor : tensors) hold(stage, strategy, shards, tensor);
-          };
-          if (strategy.layers.first == 0) hold_all(embedding_tensors(arch_));
-          for (std::int64_t layer = strategy.layers.first; layer < strategy.layers.end; ++layer)
-            hold_all(block_tensors(arch_, layer));
-          if (strategy.layers.end == arch_.layers) hold_all(head_tensors(arch_));
+          for (const TensorSpec& tensor : part_tensors(arch_, with_ends(arch_, strategy.layers)))
+            hold(stage, strategy, shards, tensor);
         }
   }
 

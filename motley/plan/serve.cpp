@@ -14,12 +14,12 @@ TierMemory tier_memory(const RankMemory& bytes) {
 }
 
 std::int64_t standby_bytes(const Architecture& arch, const Stage& stage, const Shard& shard) {
-  const auto bytes = [&](const StageShape& shape) { return weight_bytes(arch, shape, shard, stage.weight_type); };
-  const StageShape own{0, stage.embedding, stage.head};
-  StageShape ends = own;
+  const auto bytes = [&](const ModelPart& part) { return weight_bytes(arch, part, shard, stage.weight_type); };
+  const ModelPart own{{}, stage.embedding, stage.head};
+  ModelPart ends = own;
   std::int64_t blocks = 0;
   for (const StandbyWeights& standby : stage.standby_weights) {
-    blocks += bytes({.layers = standby.layers.size(), .first_layer = standby.layers.first});
+    blocks += bytes({.layers = standby.layers});
     ends.embedding = ends.embedding || standby.layers.first == 0;
     ends.head = ends.head || standby.layers.end == arch.layers;
   }
@@ -40,7 +40,7 @@ const Stage& ServePlan::stage(const std::string& id) const {
 
 std::vector<DeviceMemory> stage_memory(const ServePlan& plan, const Stage& stage) {
   const Architecture& arch = plan.model.arch;
-  const StageShape shape{stage.layers.size(), stage.embedding, stage.head, stage.layers.first};
+  const ModelPart part{stage.layers, stage.embedding, stage.head};
   const std::vector<Shard> shards =
       make_shards(arch, static_cast<int>(stage.devices.size()), stage.shares, stage.weight_type);
   std::vector<DeviceMemory> memory;
@@ -51,17 +51,17 @@ std::vector<DeviceMemory> stage_memory(const ServePlan& plan, const Stage& stage
     if (stage.offload) {
       const MemoryTiers tiers = tiers_of(plan.cluster, device);
       const PlacedBytes placed =
-          placed_bytes(arch, shape, shards[rank], stage.weight_type, stage.kv_type, stage.kv_tokens, plan.step,
+          placed_bytes(arch, part, shards[rank], stage.weight_type, stage.kv_type, stage.kv_tokens, plan.step,
                        place_layers(*stage.offload, stage.layers.size()), !tiers.is_processor);
       bytes = {
           .device = tier_memory(placed.device), .host = tier_memory(placed.host), .disk = tier_memory(placed.disk)};
       bytes.host.limit = tiers.host_bytes;
       bytes.disk.limit = tiers.disk ? tiers.disk->capacity_bytes : 0;
     } else {
-      bytes.device = {.weights = weight_bytes(arch, shape, shards[rank], stage.weight_type),
-                      .kv = kv_cache_bytes(arch, shape.layers, shards[rank], stage.kv_type, stage.kv_tokens,
+      bytes.device = {.weights = weight_bytes(arch, part, shards[rank], stage.weight_type),
+                      .kv = kv_cache_bytes(arch, stage.layers.size(), shards[rank], stage.kv_type, stage.kv_tokens,
                                            plan.step.block_tokens),
-                      .activations = activation_bytes(arch, shape, shards[rank], stage.weight_type, plan.step)};
+                      .activations = activation_bytes(arch, part, shards[rank], stage.weight_type, plan.step)};
     }
     bytes.device.standby = standby_bytes(arch, stage, shards[rank]);
     bytes.device.reserve = type.reserve_bytes.value_or(0);

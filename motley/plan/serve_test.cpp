@@ -109,7 +109,7 @@ TEST(Plan, StageMemoryIsTheArithmeticOfTheModel) {
   EXPECT_EQ(memory[0].device.limit, static_cast<std::int64_t>(3.5 * 1024 * 1024));
   const Shard shard = make_shards(plan.model.arch, 3, plan.stages[1].shares)[0];
   EXPECT_EQ(memory[0].device.activations,
-            activation_bytes(plan.model.arch, {3, false, false}, shard, DType::fp32, plan.step));
+            activation_bytes(plan.model.arch, {.layers = {0, 3}}, shard, DType::fp32, plan.step));
 }
 
 // The garage is an example because its memories leave no simpler plan: devices on their own hold fewer layers than

@@ -103,13 +103,13 @@ std::vector<RankParts> parts_of(const Architecture& arch, const Training& traini
       continue;
     }
     RankParts& own = parts.emplace_back();
-    own.block = rank_parameters(arch, {.layers = 1}, shard);
+    own.block = rank_parameters(arch, {.layers = {0, 1}}, shard);
     own.stored_elements = stored_elements_per_token(arch, shard);
     own.backward_elements = backward_elements_per_token(arch, shard);
-    if (footprint.embedding) own.embedding = rank_parameters(arch, {.layers = 0, .embedding = true}, shard);
-    if (footprint.head) own.head = rank_parameters(arch, {.layers = 0, .head = true}, shard);
+    if (footprint.embedding) own.embedding = rank_parameters(arch, {.layers = {}, .embedding = true}, shard);
+    if (footprint.head) own.head = rank_parameters(arch, {.layers = {}, .embedding = false, .head = true}, shard);
     if (footprint.embedding && footprint.head)
-      own.tied = rank_parameters(arch, {.layers = 0, .embedding = true, .head = true}, shard);
+      own.tied = rank_parameters(arch, {.layers = {}, .embedding = true, .head = true}, shard);
     own.logit_bytes = logit_bytes_per_token(shard, training.precision);
   }
   return parts;

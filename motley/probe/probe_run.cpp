@@ -13,6 +13,7 @@
 
 #include "motley/base/clock.hpp"
 #include "motley/base/environment_error.hpp"
+#include "motley/model/part_tensors.hpp"
 #include "motley/probe/fit/typical.hpp"
 #include "motley/probe/fit/unknown_machine.hpp"
 #include "motley/workers/launch.hpp"
@@ -94,17 +95,9 @@ void fill_at_random(const std::filesystem::path& file, std::int64_t begin, std::
 }  // namespace
 
 void write_weights(const Architecture& arch, const std::filesystem::path& folder, Fill fill) {
-  std::vector<TensorSpec> tensors = embedding_tensors(arch);
-  const auto append = [&](const std::vector<TensorSpec>& more) {
-    for (const TensorSpec& tensor : more)
-      if (!(arch.tied_embeddings && tensor.role == "head.weight")) tensors.push_back(tensor);
-  };
-  for (std::int64_t layer = 0; layer < arch.layers; ++layer) append(block_tensors(arch, layer));
-  append(head_tensors(arch));
-
   Value header = Value::object();
   std::int64_t bytes = 0;
-  for (const TensorSpec& tensor : tensors) {
+  for (const TensorSpec& tensor : part_tensors(arch, whole_model(arch))) {
     Value shape = Value::array();
     for (const std::int64_t extent : tensor.shape) shape.push_back(extent);
     const std::int64_t end = bytes + bytes_of(DType::bf16, tensor.elements());

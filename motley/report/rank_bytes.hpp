@@ -15,7 +15,7 @@ struct RankBytes {
   std::int64_t weights = 0, kv = 0, activations = 0;
 };
 
-std::vector<RankBytes> rank_bytes(const Architecture& arch, const StageShape& stage, int degree,
+std::vector<RankBytes> rank_bytes(const Architecture& arch, const ModelPart& part, int degree,
                                   const std::vector<double>& shares, DType weight_type, DType kv_type,
                                   std::int64_t kv_tokens, const StepLimits& step);
 

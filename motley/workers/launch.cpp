@@ -5,6 +5,7 @@
 #include <algorithm>
 
 #include "motley/base/error.hpp"
+#include "motley/model/part_tensors.hpp"
 #include "motley/plan/worker_part.hpp"
 
 namespace motley {
@@ -32,18 +33,13 @@ std::vector<ReadRows> rows_of(const ServePlan& plan, const std::string& device, 
   const Shard shard =
       make_shards(arch, static_cast<int>(stage.devices.size()), stage.shares, stage.weight_type).at(rank);
   std::vector<ReadRows> read;
-  const auto add_all = [&](const std::vector<TensorSpec>& tensors) {
-    for (const TensorSpec& tensor : tensors) read.push_back({tensor.name, slice_of(arch, tensor, shard).rows});
+  const auto add = [&](const ModelPart& part) {
+    for (const TensorSpec& tensor : part_tensors(arch, part))
+      read.push_back({tensor.name, slice_of(arch, tensor, shard).rows});
   };
-  const auto add = [&](const LayerRange& layers, bool embedding, bool head) {
-    for (std::int64_t layer = layers.first; layer < layers.end; ++layer) add_all(block_tensors(arch, layer));
-    if (embedding) add_all(embedding_tensors(arch));
-    if (head) add_all(head_tensors(arch));
-  };
-  add(stage.layers, stage.embedding, stage.head);
+  add({stage.layers, stage.embedding, stage.head});
   if (of == ReadsOf::standby_too)
-    for (const StandbyWeights& standby : stage.standby_weights)
-      add(standby.layers, standby.layers.first == 0, standby.layers.end == arch.layers);
+    for (const StandbyWeights& standby : stage.standby_weights) add(with_ends(arch, standby.layers));
   return read;
 }
 

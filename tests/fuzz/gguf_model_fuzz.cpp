@@ -1,7 +1,9 @@
 #include <vector>
 
 #include "motley/checkpoint/stored_rows.hpp"
+#include "motley/model/families/families.hpp"
 #include "motley/model/model.hpp"
+#include "motley/model/part_tensors.hpp"
 #include "tests/fuzz/fuzz.hpp"
 
 namespace {
@@ -9,13 +11,11 @@ namespace {
 using namespace motley;
 
 // The first and the last row, as a worker reads them.
-void read_rows(const Checkpoint& checkpoint, const std::vector<TensorSpec>& tensors) {
-  for (const TensorSpec& tensor : tensors) {
-    const StoredRows rows(checkpoint, tensor.name, tensor.shape);
-    std::vector<float> values(static_cast<std::size_t>(rows.width()));
-    for (const std::int64_t row : {std::int64_t{0}, tensor.shape[0] - 1})
-      rows.values(row, 0, rows.width(), values.data());
-  }
+void read_rows(const Checkpoint& checkpoint, const TensorSpec& tensor) {
+  const StoredRows rows(checkpoint, tensor.name, tensor.shape);
+  std::vector<float> values(static_cast<std::size_t>(rows.width()));
+  for (const std::int64_t row : {std::int64_t{0}, tensor.shape[0] - 1})
+    rows.values(row, 0, rows.width(), values.data());
 }
 
 }  // namespace
@@ -24,9 +24,7 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
   return refused_or_read([&] {
     const std::filesystem::path path = file_of(text_of(data, size), ".gguf");
     const Architecture arch = read_model(path.string()).arch;
-    const Checkpoint checkpoint(path);
-    read_rows(checkpoint, embedding_tensors(arch));
-    for (std::int64_t layer = 0; layer < arch.layers; ++layer) read_rows(checkpoint, block_tensors(arch, layer));
-    read_rows(checkpoint, head_tensors(arch));
+    const Checkpoint checkpoint(path, gguf_naming);
+    for (const TensorSpec& tensor : part_tensors(arch, whole_model(arch))) read_rows(checkpoint, tensor);
   });
 }

@@ -244,12 +244,12 @@ void serve_steps(Rank& rank, const std::string& folder, Queue<Logits>& logits) {
   const StageSpec& spec = rank.spec;
   const Shard shard =
       make_shards(spec.arch, spec.degree, spec.shares, spec.weight_type)[static_cast<std::size_t>(spec.rank)];
-  const StageShape shape{spec.layers.size(), spec.embedding, spec.head};
+  const ModelPart part{spec.layers, spec.embedding, spec.head};
   const StageModel::Allocated real = model.allocated();
   const std::int64_t planned =
-      weight_bytes(spec.arch, shape, shard, spec.weight_type) +
-      kv_cache_bytes(spec.arch, shape.layers, shard, spec.kv_type, spec.kv_tokens, spec.limits.block_tokens) +
-      activation_bytes(spec.arch, shape, shard, spec.weight_type, spec.limits);
+      weight_bytes(spec.arch, part, shard, spec.weight_type) +
+      kv_cache_bytes(spec.arch, part.layers.size(), shard, spec.kv_type, spec.kv_tokens, spec.limits.block_tokens) +
+      activation_bytes(spec.arch, part, shard, spec.weight_type, spec.limits);
   const std::int64_t total = real.weights + real.kv + real.activations;
   if (std::abs(total - planned) * 100 > planned)
     throw Error(ErrorCode::internal, fmt::format("{} bytes allocated where {} were planned", total, planned));

@@ -34,19 +34,20 @@ Rank make_rank(const Architecture& arch, const DeviceType& type, const Shard& sh
             .efficiency = type.efficiency,
             .unpacks = has_quantised(arch, weight_type),
             .overhead = type.overhead};
-  rank.block_bytes = weight_bytes(arch, {.layers = arch.layers}, shard, weight_type) / arch.layers;
+  rank.block_bytes = weight_bytes(arch, {.layers = {0, arch.layers}}, shard, weight_type) / arch.layers;
   rank.largest_block_bytes = largest_block_bytes(arch, shard, weight_type);
   for (int ends = 0; ends < 4; ++ends) {
-    const StageShape shape{.layers = 0, .embedding = (ends & 1) != 0, .head = (ends & 2) != 0};
-    rank.fixed_bytes[ends] = type.reserve_bytes.value_or(0) + weight_bytes(arch, shape, shard, weight_type) +
-                             activation_bytes(arch, shape, shard, weight_type, step);
+    const ModelPart part{.layers = {}, .embedding = (ends & 1) != 0, .head = (ends & 2) != 0};
+    rank.fixed_bytes[ends] = type.reserve_bytes.value_or(0) + weight_bytes(arch, part, shard, weight_type) +
+                             activation_bytes(arch, part, shard, weight_type, step);
   }
   rank.block_flops = 2 * matrix_elements(arch, block_tensors(arch, 0), shard);
   rank.attention_flops = (block_flops(arch, 1) - block_flops(arch, 0)) * heads;
   rank.element_bytes =
       static_cast<double>(bytes_of(dtype_row(weight_type).computed_in, element_traffic_per_token(arch, shard).forward));
   rank.kv_bytes = static_cast<double>(kv_bytes_per_token(arch, kv_type)) * kv_heads;
-  rank.head_bytes = static_cast<double>(weight_bytes(arch, {.head = true}, shard, weight_type));
+  rank.head_bytes =
+      static_cast<double>(weight_bytes(arch, {.layers = {}, .embedding = false, .head = true}, shard, weight_type));
   rank.head_flops = 2 * matrix_elements(arch, head_tensors(arch), shard);
   return rank;
 }

@@ -8,6 +8,7 @@
 #include "motley/cost/serve/serve_forms.hpp"
 #include "motley/cost/serve/step.hpp"
 #include "motley/cost/serve/step_time.hpp"
+#include "motley/model/part_tensors.hpp"
 
 namespace motley {
 namespace {
@@ -75,16 +76,12 @@ TEST(Group, BlocksOfAMixedFileAreReadAsTheirMean) {
   ServePlan plan = d1_plan();
   plan.model = llama_of(256, 8, 4, 4, 512, 1000);
   Architecture& arch = plan.model.arch;
-  std::vector<TensorSpec> tensors = embedding_tensors(arch);
-  for (const TensorSpec& tensor : head_tensors(arch)) tensors.push_back(tensor);
-  for (std::int64_t layer = 0; layer < arch.layers; ++layer)
-    for (const TensorSpec& tensor : block_tensors(arch, layer)) tensors.push_back(tensor);
-  for (const TensorSpec& tensor : tensors) arch.tensor_types[tensor.name] = DType::q4_k;
+  for (const TensorSpec& tensor : part_tensors(arch, whole_model(arch))) arch.tensor_types[tensor.name] = DType::q4_k;
   arch.tensor_types["model.layers.7.mlp.down_proj.weight"] = DType::q6_k;
   for (Stage& stage : plan.stages) stage.weight_type = DType::file;
   const TensorGroup group = group_of(plan, "a");
   // A block of 256 columns of each row is q6_k in one layer of eight.
-  const std::int64_t more = 256 * (210 - 144), small = weight_bytes(arch, {.layers = 1}, group.shards[0], DType::file);
+  const std::int64_t more = 256 * (210 - 144), small = block_bytes(arch, 0, group.shards[0], DType::file);
   EXPECT_EQ(group.ranks[0].largest_block_bytes, small + more);
   EXPECT_EQ(group.ranks[0].block_bytes, small + more / 8);
   const std::int64_t kv = kv_cache_bytes(arch, 1, group.shards[0], DType::fp16, 16, plan.step.block_tokens);
@@ -300,7 +297,7 @@ TEST(Motley, DecodeReadsWeightsAndKeysOrMultiplies) {
   const ServePlan plan = d1_plan();
   const TensorGroup group = group_of(plan, "a");
   const Architecture& arch = plan.model.arch;
-  const double weights = static_cast<double>(weight_bytes(arch, {.layers = 1}, group.shards[0], DType::fp16));
+  const double weights = static_cast<double>(block_bytes(arch, 0, group.shards[0], DType::fp16));
   const double context = 128 + 32 / 2.0;
   const double reduce = 4096.0 * 2;
   for (const std::int64_t q : {1, 4000}) {
@@ -341,7 +338,7 @@ TEST(Motley, StepsOfManyRequestsCarryPromptsAndDecodes) {
   point.loaded = true;
   const StagePrice block = make_form(bare(), plan.cluster, arch, point)->block(group);
   const double prompt = 32 * 128.0 / 31, tokens = 32 + prompt;
-  const double weights = static_cast<double>(weight_bytes(arch, {.layers = 1}, group.shards[0], DType::fp16));
+  const double weights = static_cast<double>(block_bytes(arch, 0, group.shards[0], DType::fp16));
   const double products = std::max(weights / (768e9 * 0.8), tokens * block_flops(arch, 0) / 2 / (154.8e12 * 0.6));
   const double context = (32 * 144 + prompt * 64) / tokens;
   const double cached = 32 * 144 + prompt / 128 * 64;  // a step reads more than one prompt
@@ -374,8 +371,8 @@ TEST(Motley, EndsPayEmbeddingHeadAndOverhead) {
   const TensorGroup group = group_of(plan, "a");
   const auto form = make_form(bare(), plan.cluster, plan.model.arch, point_of(plan, 1));
   const double token = 4096.0 * 2, prompt = 128 * token;
-  const double head_bytes =
-      static_cast<double>(weight_bytes(plan.model.arch, {.head = true}, group.shards[0], DType::fp16));
+  const double head_bytes = static_cast<double>(
+      weight_bytes(plan.model.arch, {.layers = {}, .embedding = false, .head = true}, group.shards[0], DType::fp16));
   const double head = head_bytes / (768e9 * 0.8);
   const double logits = 5e-6 + 0.5 * 32000 * 4 / 24e9;
   const double gather = 31 * (5e-6 + 0.5 * token / 24e9), gather_prompt = 5e-6 + 0.5 * prompt / 24e9;
@@ -482,15 +479,14 @@ TEST(Motley, QuantisedWeightsAreReadMoreSlowlyThanOthers) {
   const StepLoad decode{1, 100, 100, 1};
   const StepCost step({}, plan.cluster, plan.model.arch);
   const TensorGroup group = group_of(plan, "a");
-  const double bytes = static_cast<double>(weight_bytes(plan.model.arch, {.layers = 1}, group.shards[0], DType::q8_0));
-  EXPECT_LT(bytes, static_cast<double>(weight_bytes(plan.model.arch, {.layers = 1}, group.shards[0], DType::fp16)));
+  const double bytes = static_cast<double>(block_bytes(plan.model.arch, 0, group.shards[0], DType::q8_0));
+  EXPECT_LT(bytes, static_cast<double>(block_bytes(plan.model.arch, 0, group.shards[0], DType::fp16)));
   expect_close(step.block_time(group, decode).products.memory_s, bytes / (768e9 * 0.8 * 0.8));
   plan.cluster.types[0].efficiency.quantised_bandwidth = 0.5;
   expect_close(step.block_time(group_of(plan, "a"), decode).products.memory_s, bytes / (768e9 * 0.5));
   expect_close(
       step.block_time(group_of(plan, "b"), decode).products.memory_s,
-      static_cast<double>(weight_bytes(plan.model.arch, {.layers = 1}, group_of(plan, "b").shards[0], DType::fp16)) /
-          (448e9 * 0.8));
+      static_cast<double>(block_bytes(plan.model.arch, 0, group_of(plan, "b").shards[0], DType::fp16)) / (448e9 * 0.8));
 }
 
 // Types whose speed is not known: the plan is priced with shares 1.7 and 1.23 times as large, and as small.
@@ -543,10 +539,10 @@ TEST(Motley, MemoryIsThatOfTheModel) {
   const std::int64_t tokens = 16000;
   const std::int64_t most = most_layers_in_memory(deep, group, last, tokens, plan.step);
   const auto bytes = [&](std::int64_t layers) {
-    const StageShape shape{.layers = layers, .head = true};
-    return weight_bytes(deep, shape, group.shards[0], DType::fp16) +
+    const ModelPart part{.layers = {0, layers}, .embedding = false, .head = true};
+    return weight_bytes(deep, part, group.shards[0], DType::fp16) +
            kv_cache_bytes(deep, layers, group.shards[0], DType::fp16, tokens, plan.step.block_tokens) +
-           activation_bytes(deep, shape, group.shards[0], DType::fp16, plan.step) + (std::int64_t{1} << 30);
+           activation_bytes(deep, part, group.shards[0], DType::fp16, plan.step) + (std::int64_t{1} << 30);
   };
   EXPECT_GT(most, 10);
   EXPECT_LE(bytes(most), std::int64_t{16} << 30);

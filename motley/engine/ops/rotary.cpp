@@ -9,14 +9,9 @@ namespace {
 
 constexpr double turn = 2 * std::numbers::pi;
 
-// Llama 3: long waves are slowed by the factor, short ones kept, those between blended.
 float llama3_frequency(const Rotary& rotary, float frequency) {
-  const double context = static_cast<double>(rotary.original_context);
-  const double wave = turn / static_cast<double>(frequency);
   const double slowed = static_cast<double>(frequency) / rotary.factor;
-  if (wave > context / rotary.low_freq_factor) return static_cast<float>(slowed);
-  if (wave < context / rotary.high_freq_factor) return frequency;
-  const double kept = (context / wave - rotary.low_freq_factor) / (rotary.high_freq_factor - rotary.low_freq_factor);
+  const double kept = llama3_kept_share(rotary, turn / static_cast<double>(frequency));
   return static_cast<float>((1 - kept) * slowed + kept * static_cast<double>(frequency));
 }
 

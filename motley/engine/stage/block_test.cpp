@@ -15,15 +15,15 @@ namespace {
 
 using at::Tensor;
 
-struct Family {
+struct BlockCase {
   const char* name;
   const char* keys;
 };
-std::ostream& operator<<(std::ostream& out, const Family& family) { return out << family.name; }
+std::ostream& operator<<(std::ostream& out, const BlockCase& family) { return out << family.name; }
 
 constexpr const char* common_keys =
     R"("hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4, "vocab_size": 53, "max_position_embeddings": 64)";
-const std::vector<Family> families = {
+const std::vector<BlockCase> block_cases = {
     {"llama", R"("model_type": "llama", "intermediate_size": 40, "num_key_value_heads": 2)"},
     {"llama_with_biases",
      R"("model_type": "llama", "intermediate_size": 40, "num_key_value_heads": 4, "attention_bias": true, "mlp_bias": true)"},
@@ -35,7 +35,7 @@ const std::vector<Family> families = {
      R"("model_type": "opt", "ffn_dim": 40, "do_layer_norm_before": false, "word_embed_proj_dim": 16)"},
 };
 
-class BlockTest : public ::testing::TestWithParam<Family> {
+class BlockTest : public ::testing::TestWithParam<BlockCase> {
  protected:
   BlockTest()
       : arch(read_architecture(parse_json(fmt::format("{{{}, {}}}", common_keys, GetParam().keys), "config"),
@@ -74,7 +74,7 @@ TEST_P(BlockTest, IsTheSameDifferentiatedAndServed) {
   const Shard shard = make_shards(arch, 1).front();
   std::map<std::string, Tensor> rows;
   for (const Buffer& buffer :
-       activation_buffers(arch, {.layers = 2}, shard, DType::fp32, {.max_tokens = 11, .max_sequences = 2}))
+       activation_buffers(arch, {.layers = {0, 2}}, shard, DType::fp32, {.max_tokens = 11, .max_sequences = 2}))
     rows.emplace(buffer.name, at::zeros(buffer.shape));
   const BlockBuffers buffers{.normed = rows["normed"],
                              .query = rows["query"],
@@ -124,7 +124,7 @@ TEST_P(BlockTest, GradientsAreDifferences) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(Families, BlockTest, ::testing::ValuesIn(families),
+INSTANTIATE_TEST_SUITE_P(Families, BlockTest, ::testing::ValuesIn(block_cases),
                          [](const auto& family) { return std::string(family.param.name); });
 
 }  // namespace

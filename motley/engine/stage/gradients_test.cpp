@@ -3,6 +3,7 @@
 // LibTorch. Ranks are threads, each with its own graph. Every rank stores query, key and value in one tensor, gate and
 // up in another, as training runtimes do.
 #include "motley/plan/gradients.hpp"
+#include "motley/model/part_tensors.hpp"
 
 #include <ATen/ATen.h>
 #include <ATen/Parallel.h>
@@ -32,22 +33,12 @@ Architecture qwen3_architecture(bool tied) {
                            "config");
 }
 
-std::vector<TensorSpec> all_tensors(const Architecture& arch) {
-  std::vector<TensorSpec> tensors = embedding_tensors(arch);
-  const auto append = [&](const std::vector<TensorSpec>& more) {
-    tensors.insert(tensors.end(), more.begin(), more.end());
-  };
-  for (std::int64_t layer = 0; layer < arch.layers; ++layer) append(block_tensors(arch, layer));
-  append(head_tensors(arch));
-  return tensors;
-}
-
 using WholeTensors = std::map<std::string, at::Tensor>;  // by name, of the whole model
 
 WholeTensors random_checkpoint(const Architecture& arch) {
   at::manual_seed(7);
   WholeTensors checkpoint;
-  for (const TensorSpec& tensor : all_tensors(arch)) {
+  for (const TensorSpec& tensor : part_tensors(arch, whole_model(arch))) {
     const at::Tensor noise = (at::randn(tensor.shape, at::kFloat) * 0.2F).to(at::kDouble);  // the same in both types
     checkpoint.emplace(tensor.name, tensor.role.find("norm.weight") != std::string::npos
                                         ? (noise + 1).to(at::kFloat).to(at::kDouble)

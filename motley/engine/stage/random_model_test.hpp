@@ -11,20 +11,16 @@
 
 #include "motley/base/value.hpp"
 #include "motley/model/model.hpp"
+#include "motley/model/part_tensors.hpp"
 
 namespace motley {
 
 // Every tensor of the architecture, in fp32.
 inline void write_random_model(const std::filesystem::path& folder, const Architecture& arch) {
-  std::vector<TensorSpec> tensors = embedding_tensors(arch);
-  for (const TensorSpec& tensor : head_tensors(arch))
-    if (!arch.tied_embeddings || tensor.role != "head.weight") tensors.push_back(tensor);
-  for (std::int64_t layer = 0; layer < arch.layers; ++layer)
-    for (const TensorSpec& tensor : block_tensors(arch, layer)) tensors.push_back(tensor);
   at::manual_seed(1);
   Value header = Value::object();
   std::string data;
-  for (const TensorSpec& tensor : tensors) {
+  for (const TensorSpec& tensor : part_tensors(arch, whole_model(arch))) {
     const at::Tensor values = at::randn(tensor.shape) * 0.2;
     const auto begin = static_cast<std::int64_t>(data.size());
     data.append(static_cast<const char*>(values.const_data_ptr()), values.nbytes());

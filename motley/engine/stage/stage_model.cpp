@@ -184,8 +184,8 @@ void StageModel::Impl::allocate_caches(std::uint64_t epoch) {
 
 void StageModel::Impl::allocate_buffers() {
   MOTLEY_CHECK(collectives.size() == spec.degree);
-  const StageShape shape{spec.layers.size(), spec.embedding, spec.head};
-  for (Buffer buffer : activation_buffers(spec.arch, shape, shard, spec.weight_type, spec.limits)) {
+  const ModelPart part{spec.layers, spec.embedding, spec.head};
+  for (Buffer buffer : activation_buffers(spec.arch, part, shard, spec.weight_type, spec.limits)) {
     if (buffer.name == "hidden") buffer.shape[0] = spec.step_limits().max_tokens;
     buffers.emplace(buffer.name,
                     at::zeros(buffer.shape, device.options(buffer.type ? scalar_type(*buffer.type) : at::kLong)));

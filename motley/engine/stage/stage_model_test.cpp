@@ -75,11 +75,11 @@ TEST_F(StageModelTest, AllocatesWhatWasPredicted) {
         spec.kv_type = kv_type;
         const Shard shard = make_shards(spec.arch, 1).front();
         const StageModel::Allocated real = StageModel(spec, folder, nullptr, cpu_device()).allocated();
-        const StageShape shape{spec.layers.size(), embedding, head};
-        EXPECT_EQ(real.weights, weight_bytes(spec.arch, shape, shard, type));
-        EXPECT_EQ(real.kv,
-                  kv_cache_bytes(spec.arch, shape.layers, shard, kv_type, spec.kv_tokens, spec.limits.block_tokens));
-        EXPECT_EQ(real.activations, activation_bytes(spec.arch, shape, shard, type, spec.limits));
+        const ModelPart part{spec.layers, embedding, head};
+        EXPECT_EQ(real.weights, weight_bytes(spec.arch, part, shard, type));
+        EXPECT_EQ(real.kv, kv_cache_bytes(spec.arch, part.layers.size(), shard, kv_type, spec.kv_tokens,
+                                          spec.limits.block_tokens));
+        EXPECT_EQ(real.activations, activation_bytes(spec.arch, part, shard, type, spec.limits));
       }
 }
 

@@ -11,11 +11,12 @@
 #include <string>
 #include <vector>
 
-#include "motley/checkpoint/gguf_names.hpp"
 #include "motley/checkpoint/gguf_writer.hpp"
 #include "motley/checkpoint/quants.hpp"
 #include "motley/checkpoint/stored_rows.hpp"
 #include "motley/engine/stage/stage_model.hpp"
+#include "motley/model/families/families.hpp"
+#include "motley/model/part_tensors.hpp"
 
 namespace motley {
 
@@ -34,15 +35,13 @@ inline void write_tales(const std::filesystem::path& path, DType asked) {
                                                                       {"attention.head_count_kv", arch.kv_heads}})
     writer.set_u32("llama." + key, static_cast<std::uint32_t>(value));
   writer.set_f32("llama.attention.layer_norm_rms_epsilon", static_cast<float>(arch.norm_epsilon));
-  std::vector<TensorSpec> tensors = embedding_tensors(arch);
-  for (std::int64_t layer = 0; layer < arch.layers; ++layer)
-    for (const TensorSpec& tensor : block_tensors(arch, layer)) tensors.push_back(tensor);
-  tensors.push_back(head_tensors(arch).front());  // the norm: the head is tied
+  const std::vector<TensorSpec> tensors = part_tensors(arch, whole_model(arch));
   const auto type_of = [&](const TensorSpec& tensor) {
     return tensor.shape.size() == 2 ? fitting(asked, tensor.shape[1]) : DType::fp32;
   };
   for (const TensorSpec& tensor : tensors)
-    writer.add_tensor(gguf_name(tensor.name), dtype_row(type_of(tensor)).file_name, tensor.shape);
+    writer.add_tensor(gguf_name(family_of(arch).tensors, tensor.name), dtype_row(type_of(tensor)).file_name,
+                      tensor.shape);
   writer.write(path, [&](std::int64_t index, const GgufWriter::Sink& sink) {
     const TensorSpec& tensor = tensors[static_cast<std::size_t>(index)];
     const StoredRows rows(checkpoint, tensor.name, tensor.shape);

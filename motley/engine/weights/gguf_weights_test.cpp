@@ -51,7 +51,7 @@ TEST_F(GgufWeightsTest, BlocksMadeAtLoadAreThoseOfTheFile) {
   const Architecture arch = read_model(tales_folder).arch;
   const Checkpoint plain(tales_folder);
   for (const DType asked : block_types) {
-    const Checkpoint file(file_of(asked));
+    const Checkpoint file(file_of(asked), gguf_naming);
     for (const TensorSpec& tensor : block_tensors(arch, 5)) {
       if (tensor.shape.size() != 2) continue;
       const DType type = fitting(asked, tensor.shape[1]);
@@ -69,7 +69,7 @@ TEST_F(GgufWeightsTest, BlocksMadeAtLoadAreThoseOfTheFile) {
 TEST_F(GgufWeightsTest, RanksShareBlocks) {
   const Architecture arch = read_model(tales_folder).arch;
   for (const DType asked : block_types) {
-    const Checkpoint file(file_of(asked));
+    const Checkpoint file(file_of(asked), gguf_naming);
     const std::vector<Shard> shards = make_shards(arch, 3, {0.5, 0.2, 0.3});
     for (const TensorSpec& tensor : block_tensors(arch, 2)) {
       if (tensor.cut != Cut::heads_in && tensor.cut != Cut::ffn_in) continue;
@@ -100,7 +100,7 @@ TEST_F(GgufWeightsTest, LookUpsAndProductsAreOfTheValues) {
   const at::Tensor tokens = at::tensor({5, 700, 2047}, at::kLong);
   for (const DType asked : block_types) {
     const DType type = fitting(asked, table.shape[1]);
-    WeightMatrix matrix = matrix_of(Checkpoint(file_of(asked)), table, all_of(table), type);
+    WeightMatrix matrix = matrix_of(Checkpoint(file_of(asked), gguf_naming), table, all_of(table), type);
     const at::Tensor values = dequantised(matrix, at::kFloat);
     cpu_ops().prepare(matrix);
     at::Tensor out = at::zeros({3, 192}), product = at::zeros({3, 2048});
@@ -130,8 +130,8 @@ TEST_F(GgufWeightsTest, RanksAllocateWhatIsPredicted) {
         WeightLoader loader(spec, model, cpu_device(), [&](double done) { fraction = done; });
         for (std::int64_t layer = 3; layer < 6; ++layer) loader.block(layer);
         loader.ends();
-        const StageShape shape{3, true, true, 3};
-        EXPECT_EQ(loader.bytes(), weight_bytes(spec.arch, shape, shards[static_cast<std::size_t>(spec.rank)], weights));
+        const ModelPart part{{3, 6}, true, true};
+        EXPECT_EQ(loader.bytes(), weight_bytes(spec.arch, part, shards[static_cast<std::size_t>(spec.rank)], weights));
         EXPECT_DOUBLE_EQ(fraction, 1);
       }
     }

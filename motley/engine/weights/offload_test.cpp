@@ -231,7 +231,7 @@ std::string what_fails(const std::function<void()>& work) {
 
 TEST_F(OffloadTest, HoldsTwoBuffersAndWhatIsResident) {
   const Shard shard = make_shards(arch, 1).front();
-  const std::int64_t block = weight_bytes(arch, {1, false, false, 0}, shard, DType::bf16);
+  const std::int64_t block = block_bytes(arch, 0, shard, DType::bf16);
   EXPECT_EQ(load().blocks->bytes(), 3 * block);
 }
 

@@ -16,7 +16,7 @@ namespace {
 constexpr std::int64_t line_bytes = 64;
 
 std::int64_t block_bytes(const StageSpec& spec, const Shard& shard, std::int64_t layer) {
-  return weight_bytes(spec.arch, {1, false, false, layer}, shard, spec.weight_type);
+  return motley::block_bytes(spec.arch, layer, shard, spec.weight_type);
 }
 
 }  // namespace

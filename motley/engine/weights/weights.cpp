@@ -3,7 +3,9 @@
 #include <fmt/format.h>
 #include <sys/mman.h>
 
+#include <algorithm>
 #include <cstdint>
+#include <iterator>
 #include <utility>
 #include <vector>
 
@@ -11,34 +13,24 @@
 #include "motley/engine/device/host_memory.hpp"
 #include "motley/engine/device/scalar_type.hpp"
 #include "motley/engine/weights/read_weights.hpp"
+#include "motley/model/families/families.hpp"
+#include "motley/model/part_tensors.hpp"
 
 namespace motley {
 namespace {
 
 using Tensors = std::map<std::string, WeightMatrix>;  // by role
 
-void add_tensors(const Architecture& arch, const LayerRange& layers, bool embedding, bool head,
-                 std::vector<TensorSpec>& all) {
-  const auto add = [&](const std::vector<TensorSpec>& tensors) {
-    all.insert(all.end(), tensors.begin(), tensors.end());
-  };
-  for (std::int64_t layer = layers.first; layer < layers.end; ++layer) add(block_tensors(arch, layer));
-  if (embedding) add(embedding_tensors(arch));
-  if (head) add(head_tensors(arch));
-}
-
 }  // namespace
 
 std::vector<TensorSpec> own_tensors(const StageSpec& spec) {
-  std::vector<TensorSpec> all;
-  add_tensors(spec.arch, spec.layers, spec.embedding, spec.head, all);
-  return all;
+  return part_tensors(spec.arch, {spec.layers, spec.embedding, spec.head});
 }
 
 std::vector<TensorSpec> standby_tensors(const StageSpec& spec) {
   std::vector<TensorSpec> all;
   for (const LayerRange& layers : spec.standby)
-    add_tensors(spec.arch, layers, layers.first == 0, layers.end == spec.arch.layers, all);
+    std::ranges::move(part_tensors(spec.arch, with_ends(spec.arch, layers)), std::back_inserter(all));
   return all;
 }
 
@@ -47,12 +39,11 @@ WeightLoader::WeightLoader(const StageSpec& spec, const std::filesystem::path& m
     : spec_(spec),
       shard_(
           make_shards(spec.arch, spec.degree, spec.shares, spec.weight_type).at(static_cast<std::size_t>(spec.rank))),
-      checkpoint_(model),
+      checkpoint_(model, gguf_naming),
       progress_(std::move(progress)),
       device_(device),
       ops_(device.make_ops()),
-      expected_bytes_(weight_bytes(spec.arch, {spec.layers.size(), spec.embedding, spec.head, spec.layers.first},
-                                   shard_, spec.weight_type)),
+      expected_bytes_(weight_bytes(spec.arch, {spec.layers, spec.embedding, spec.head}, shard_, spec.weight_type)),
       held_(held) {
   if (held_ != nullptr) keep_needed();
 }

@@ -10,7 +10,7 @@
 namespace motley {
 namespace {
 
-constexpr StageShape ends{.layers = 0, .embedding = true, .head = true};
+constexpr ModelPart ends{.layers = {}, .embedding = true, .head = true};
 constexpr double worst = -std::numeric_limits<double>::infinity();
 
 double busiest_s(const ResourceSeconds& seconds) { return *std::max_element(seconds.begin(), seconds.end()); }

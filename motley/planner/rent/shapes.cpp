@@ -110,9 +110,8 @@ ShapeMaker::ShapeMaker(const Offers& market, const Model& model, const Workload&
   const Cluster resolved = resolve(all, "offers: types");
   std::size_t index = 0;
   for (const auto& [name, type] : market_.types) types_[name] = resolved.type_of(static_cast<int>(index++));
-  weight_bytes_ =
-      static_cast<double>(weight_bytes(model.arch, {.layers = model.arch.layers, .embedding = true, .head = true},
-                                       make_shards(model.arch, 1).front(), weight_type_));
+  weight_bytes_ = static_cast<double>(
+      weight_bytes(model.arch, whole_model(model.arch), make_shards(model.arch, 1).front(), weight_type_));
 }
 
 bool ShapeMaker::plausible(const ShapeSpec& spec) const {

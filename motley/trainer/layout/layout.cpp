@@ -8,6 +8,8 @@
 #include <map>
 #include <set>
 
+#include "motley/model/part_tensors.hpp"
+
 namespace motley {
 namespace {
 
@@ -181,10 +183,8 @@ std::vector<std::pair<int, int>> crossing_pairs(const TrainPlan& plan) {
 std::vector<GradientBucket> gradient_buckets(const TrainPlan& plan, std::int64_t most_bytes) {
   const Architecture& arch = plan.model.arch;
   std::map<std::string, std::int64_t> layers;  // of each tensor; of a tied table the embedding's
-  for (const TensorSpec& tensor : head_tensors(arch)) layers[tensor.name] = arch.layers;
-  for (std::int64_t layer = 0; layer < arch.layers; ++layer)
-    for (const TensorSpec& tensor : block_tensors(arch, layer)) layers[tensor.name] = layer;
-  for (const TensorSpec& tensor : embedding_tensors(arch)) layers[tensor.name] = -1;
+  for (const ModelUnit& unit : part_units(arch, whole_model(arch)))
+    for (const TensorSpec& tensor : unit.tensors) layers.try_emplace(tensor.name, unit.layer);
 
   const std::map<std::string, int> numbers = worker_numbers(plan);
   std::vector<GradientPart> parts = gradient_parts(plan);

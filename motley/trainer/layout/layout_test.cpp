@@ -1,4 +1,5 @@
 #include "motley/trainer/layout/layout.hpp"
+#include "motley/model/part_tensors.hpp"
 
 #include <fmt/format.h>
 #include <gtest/gtest.h>
@@ -201,7 +202,8 @@ TEST(GradientBuckets, HoldEveryPartOnceInTheOrderOfBackwardPasses) {
     }
     RC_ASSERT(count == parts.size());
     std::int64_t whole = 0;
-    for (const TensorSpec& tensor : trained_tensors(plan.model.arch)) whole += tensor.elements();
+    for (const TensorSpec& tensor : part_tensors(plan.model.arch, whole_model(plan.model.arch)))
+      whole += tensor.elements();
     RC_ASSERT(elements == whole);
   }));
 }
@@ -212,7 +214,7 @@ TEST(StateParts, CoverEveryTensorOnce) {
     const TrainPlan plan = random_plan();
     std::map<std::string, std::int64_t> elements;
     for (const StatePart& part : state_parts(plan)) elements[part.tensor.name] += part.slice.elements();
-    for (const TensorSpec& tensor : trained_tensors(plan.model.arch))
+    for (const TensorSpec& tensor : part_tensors(plan.model.arch, whole_model(plan.model.arch)))
       RC_ASSERT(elements[tensor.name] == tensor.elements());
   }));
 }
@@ -228,7 +230,7 @@ TEST(StateFiles, PlacesAreThoseOfTheFiles) {
     training.momentum = momentum;
     training.precision = precision;
     const StateFiles files = state_files(arch, training);
-    EXPECT_EQ(std::ssize(files.places), kinds * std::ssize(trained_tensors(arch)));
+    EXPECT_EQ(std::ssize(files.places), kinds * std::ssize(part_tensors(arch, whole_model(arch))));
     for (const auto& [name, place] : files.places)
       EXPECT_EQ(files.files.at(place.file).entries.at(place.entry).name, name);
     EXPECT_EQ(files.files.front().name, "model-00001-of-00001.safetensors");

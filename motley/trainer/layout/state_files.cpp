@@ -2,9 +2,8 @@
 
 #include <fmt/format.h>
 
-#include <set>
-
 #include "motley/checkpoint/manifest.hpp"
+#include "motley/model/part_tensors.hpp"
 #include "motley/trainer/layout/layout.hpp"
 
 namespace motley {
@@ -58,24 +57,11 @@ std::vector<StateKind> state_kinds(const Training& training) {
   return kinds;
 }
 
-std::vector<TensorSpec> trained_tensors(const Architecture& arch) {
-  std::vector<TensorSpec> tensors;
-  std::set<std::string> names;
-  const auto add = [&](const std::vector<TensorSpec>& more) {
-    for (const TensorSpec& tensor : more)
-      if (names.insert(tensor.name).second) tensors.push_back(tensor);
-  };
-  add(embedding_tensors(arch));
-  for (std::int64_t layer = 0; layer < arch.layers; ++layer) add(block_tensors(arch, layer));
-  add(head_tensors(arch));
-  return tensors;
-}
-
 StateFiles state_files(const Architecture& arch, const Training& training) {
   StateFiles all;
   const auto add_files = [&](const std::string& stem, const std::vector<StateKind>& kinds) {
     std::vector<std::pair<SafetensorsEntry, std::int64_t>> entries;
-    for (const TensorSpec& tensor : trained_tensors(arch))
+    for (const TensorSpec& tensor : part_tensors(arch, whole_model(arch)))
       for (const StateKind kind : kinds) {
         const DType type = kind == StateKind::weight ? training.precision : DType::fp32;
         entries.push_back(
@@ -106,15 +92,9 @@ std::vector<StateRows> state_rows(const TrainPlan& plan, const std::string& devi
   for (const StrategyRanks& ranks : strategies_of(plan, place.replica)) {
     if (ranks.stage != &plan.replicas[place.replica].stages[place.stage]) continue;
     const Shard shard = ranks.shards(arch).at(static_cast<std::size_t>(place.rank % ranks.strategy->tp));
-    const auto add = [&](const std::vector<TensorSpec>& tensors) {
-      for (const TensorSpec& tensor : tensors)
-        for (const StateKind kind : kinds)
-          rows.push_back({state_name(tensor.name, kind), kind, slice_of(arch, tensor, shard).rows});
-    };
-    const LayerRange layers = ranks.strategy->layers;
-    if (layers.first == 0) add(embedding_tensors(arch));
-    for (std::int64_t layer = layers.first; layer < layers.end; ++layer) add(block_tensors(arch, layer));
-    if (layers.end == arch.layers) add(head_tensors(arch));
+    for (const TensorSpec& tensor : part_tensors(arch, with_ends(arch, ranks.strategy->layers)))
+      for (const StateKind kind : kinds)
+        rows.push_back({state_name(tensor.name, kind), kind, slice_of(arch, tensor, shard).rows});
   }
   return rows;
 }

@@ -41,9 +41,6 @@ struct StateFiles {
 };
 StateFiles state_files(const Architecture& arch, const Training& training);
 
-// Every tensor of the model, a tied table once.
-std::vector<TensorSpec> trained_tensors(const Architecture& arch);
-
 // What a device's worker reads when a run begins, and where the optimizer's states are there already: of the tensors of
 // its layers the rows of its tensor-parallel rank, all columns. A rank that keeps only a part of the states reads no
 // more than these.

@@ -5,6 +5,7 @@
 #include "motley/checkpoint/manifest.hpp"
 #include "motley/engine/device/scalar_type.hpp"
 #include "motley/engine/weights/read_weights.hpp"
+#include "motley/model/part_tensors.hpp"
 
 namespace motley {
 namespace {
@@ -108,20 +109,16 @@ TrainTensors::TrainTensors(const TrainPlan& plan, const std::string& device, con
     if (ranks.stage != &stage) continue;
     const LayerStrategy& strategy = *ranks.strategy;
     std::vector<TrainUnit>& units = units_.emplace_back();
-    const auto add_unit = [&](std::int64_t layer, const std::vector<TensorSpec>& specs) {
+    for (const ModelUnit& held : part_units(arch, with_ends(arch, strategy.layers))) {
       TrainUnit& unit = units.emplace_back();
-      unit.layer = layer;
+      unit.layer = held.layer;
       unit.ranks = ranks;
       unit.shard = strategy.dp > 1 ? strategy.shard : Sharding::none;
       unit.dp_rank = place.rank / strategy.tp;
       unit.recompute = strategy.recompute;
-      add(plan, unit, specs, place.rank % strategy.tp);
+      add(plan, unit, held.tensors, place.rank % strategy.tp);
       divide(unit);
-    };
-    if (strategy.layers.first == 0) add_unit(-1, embedding_tensors(arch));
-    for (std::int64_t layer = strategy.layers.first; layer < strategy.layers.end; ++layer)
-      add_unit(layer, block_tensors(arch, layer));
-    if (strategy.layers.end == arch.layers) add_unit(arch.layers, head_tensors(arch));
+    }
   }
   load(plan, compute, folder, updates, progress);
 }

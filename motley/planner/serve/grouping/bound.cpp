@@ -25,8 +25,7 @@ double memory_bound(const Groups& groups) {
   if (problem.options.tensor_parallel == TensorParallel::across_machines) fastest = together;
   const double layers = static_cast<double>(problem.model.arch.layers);
   const Shard whole = make_shards(problem.model.arch, 1).front();
-  const double layer_bytes =
-      static_cast<double>(weight_bytes(problem.model.arch, {.layers = 1}, whole, problem.smallest_weights()));
+  const double layer_bytes = static_cast<double>(block_bytes(problem.model.arch, 0, whole, problem.smallest_weights()));
   // Who only prefills holds less for one step.
   const double prefill_steps = may_have_roles(problem) ? 0 : 1;
   const double steps = std::max(1.0, problem.workload.mean_output_tokens() - 1 + prefill_steps);

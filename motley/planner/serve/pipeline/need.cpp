@@ -59,9 +59,8 @@ std::string devices_text(const ServeProblem& problem) {
 Need least_need(const ServeProblem& problem) {
   const Architecture& arch = problem.model.arch;
   const Shard whole = whole_shard(arch);
-  const StageShape all{.layers = arch.layers, .embedding = true, .head = true};
   const ServePoint point = problem.point(1);
-  return {static_cast<double>(weight_bytes(arch, all, whole, problem.smallest_weights())),
+  return {static_cast<double>(weight_bytes(arch, whole_model(arch), whole, problem.smallest_weights())),
           static_cast<double>(kv_cache_bytes(arch, arch.layers, whole, problem.kv_type, kv_tokens_of(point, 1),
                                              point.step.block_tokens))};
 }

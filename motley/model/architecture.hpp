@@ -1,0 +1,67 @@
+// A transformer, described: one description for all families.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "motley/base/dtype.hpp"
+#include "motley/model/rotary.hpp"
+
+namespace motley {
+
+struct LayerRange {
+  std::int64_t first = 0;
+  std::int64_t end = 0;  // half open
+  std::int64_t size() const { return end - first; }
+  bool operator==(const LayerRange&) const = default;
+};
+std::string text(const LayerRange& range);  // "[0, 12)"
+
+enum class Norm { rms, layer };
+enum class Activation { silu, gelu, gelu_tanh, relu };
+enum class PositionKind { rotary, learned };  // learned: an embedding table, added to the token embedding
+
+constexpr double max_context = 1 << 30;  // tokens: no model comes near
+
+// One description for all families; the engine builds its layers from these fields alone.
+struct Architecture {
+  std::string family;  // model_type: llama, mistral, opt, qwen2, qwen3
+  std::int64_t layers = 0;
+  std::int64_t hidden = 0;
+  std::int64_t heads = 0;
+  std::int64_t kv_heads = 0;
+  std::int64_t head_dim = 0;
+  std::int64_t ffn = 0;
+  std::int64_t vocabulary = 0;
+  std::int64_t context = 0;  // largest position + 1, of rotary embeddings as they are stretched
+  Norm norm = Norm::rms;
+  double norm_epsilon = 1e-5;
+  bool norm_first = true;  // before attention and FFN (false: after, as in OPT-350m)
+  bool final_norm = true;
+  bool qk_norm = false;  // RMS norm of each query and key head (Qwen3)
+  bool qkv_bias = false;
+  bool output_bias = false;  // of the attention's output projection
+  bool ffn_bias = false;
+  bool norm_bias = false;
+  bool gated = true;  // FFN: down(act(gate) * up); otherwise down(act(up))
+  Activation activation = Activation::silu;
+  PositionKind position = PositionKind::rotary;
+  Rotary rotary;
+  std::int64_t position_offset = 0;  // OPT's learned table starts at 2
+  std::int64_t position_rows = 0;    // rows of the learned table
+  std::int64_t sliding_window = 0;   // positions a token looks back on, itself included; 0: full attention
+  std::vector<bool> sliding_layers;  // which layers have the window; empty: all layers alike
+  std::int64_t embedding_dim = 0;    // of a token embedding that is projected to `hidden` (OPT-350m); 0: none is
+  bool tied_embeddings = false;
+  DType checkpoint_type = DType::bf16;        // `file` where a GGUF file has more than one
+  std::map<std::string, DType> tensor_types;  // of that file's matrices, by name; else empty
+  std::vector<std::int64_t> eos_tokens;
+  std::optional<std::int64_t> bos_token;
+  std::optional<std::int64_t> pad_token;  // whose row of the embedding learns nothing from being looked up
+  bool operator==(const Architecture&) const = default;
+};
+
+}  // namespace motley

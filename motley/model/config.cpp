@@ -1,0 +1,207 @@
+#include "motley/model/config.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+
+namespace motley {
+namespace {
+
+// ---- rotary embeddings ----
+
+// The factor on cosines and sines that YaRN (arXiv 2309.00071) puts in place of a temperature on the attention.
+double yarn_attention_factor(const Config& table, double factor) {
+  if (table.has("attention_factor")) return table.number("attention_factor", {.above = 0, .max = 1e3});
+  const auto scale = [factor](double mscale) { return factor <= 1 ? 1.0 : 0.1 * mscale * std::log(factor) + 1.0; };
+  const double mscale = table.number("mscale", {.min = 0, .max = 1e3}, 0);
+  const double all_dimensions = table.number("mscale_all_dim", {.min = 0, .max = 1e3}, 0);
+  return mscale > 0 && all_dimensions > 0 ? scale(mscale) / scale(all_dimensions) : scale(1);
+}
+
+RotaryScaling read_scaling(const Config& table) {
+  const std::string_view key = table.has("rope_type") ? "rope_type" : "type";
+  const std::string name = table.text(key, "default");
+  if (name == "default") return RotaryScaling::none;
+  if (name == "linear") return RotaryScaling::linear;
+  if (name == "dynamic") return RotaryScaling::dynamic;
+  if (name == "llama3") return RotaryScaling::llama3;
+  if (name == "yarn") return RotaryScaling::yarn;
+  unsupported(table.at(key), fmt::format("rotary scaling \"{}\"", name),
+              "supported: default, linear, dynamic, llama3, yarn");
+}
+
+void read_frequencies(const Config& config, const Config& table, std::int64_t context, Rotary& rotary) {
+  const Limits factor_range{.above = 0, .max = 1e6};
+  rotary.original_context = context;
+  if (rotary.scaling == RotaryScaling::llama3 || rotary.scaling == RotaryScaling::yarn) {
+    const Config& holder = config.has("original_max_position_embeddings") ? config : table;
+    rotary.original_context = holder.size("original_max_position_embeddings", max_context, context);
+  }
+  if (rotary.scaling == RotaryScaling::yarn && !table.has("factor"))
+    rotary.factor = static_cast<double>(context) / static_cast<double>(rotary.original_context);
+  else
+    rotary.factor = table.number("factor", factor_range);
+  if (rotary.scaling == RotaryScaling::llama3) {
+    rotary.low_freq_factor = table.number("low_freq_factor", factor_range);
+    rotary.high_freq_factor = table.number("high_freq_factor", factor_range);
+    if (rotary.high_freq_factor <= rotary.low_freq_factor)
+      table.at("high_freq_factor")
+          .fail(fmt::format("{} must be above low_freq_factor ({})", rotary.high_freq_factor, rotary.low_freq_factor),
+                "Llama 3 uses 4 and 1");
+  }
+  if (rotary.scaling == RotaryScaling::yarn) {
+    rotary.beta_fast = table.number("beta_fast", factor_range, 32);
+    rotary.beta_slow = table.number("beta_slow", factor_range, 1);
+    if (rotary.beta_fast < rotary.beta_slow)
+      table.at("beta_fast")
+          .fail(fmt::format("{} must not be below beta_slow ({})", rotary.beta_fast, rotary.beta_slow),
+                "the defaults are 32 and 1");
+    rotary.attention_factor = yarn_attention_factor(table, rotary.factor);
+    if (!table.flag("truncate", true))
+      unsupported(table.at("truncate"), "YaRN without truncation", "only true is supported");
+  }
+}
+
+// The longest sequence of a model whose frequencies are stretched, as vLLM counts it.
+std::int64_t stretched_context(const Config& table, const Rotary& rotary, std::int64_t context) {
+  const bool stretches = rotary.scaling == RotaryScaling::linear || rotary.scaling == RotaryScaling::dynamic ||
+                         rotary.scaling == RotaryScaling::yarn;
+  if (!stretches) return context;
+  constexpr double rounding = 1e-3;  // a factor may be a quotient of two contexts
+  const double stretched = std::floor(rotary.factor * static_cast<double>(rotary.original_context) + rounding);
+  if (stretched < 1 || stretched > max_context)
+    table.at("factor").fail(fmt::format("{:g} times {} positions must be a context of 1 to {:.0f} tokens",
+                                        rotary.factor, rotary.original_context, max_context),
+                            "correct the scaling of the rotary embeddings");
+  return static_cast<std::int64_t>(stretched);
+}
+
+// ---- tokens ----
+
+std::int64_t read_token(const Reader& place, std::int64_t vocabulary) {
+  return binding::read_integer(place, {.min = 0, .max = static_cast<double>(vocabulary - 1)});
+}
+
+}  // namespace
+
+void Config::require(std::string_view key) const {
+  if (!has(key))
+    root_.fail(fmt::format("`{}` is missing", key),
+               "take config.json from the model's own folder: it needs the whole shape");
+}
+
+void unsupported(const Reader& place, std::string_view what, std::string hint) {
+  place.fail(fmt::format("{} is not supported", what), std::move(hint));
+}
+
+Activation read_activation(const Config& config, std::string_view key, const std::string& otherwise) {
+  const std::string name = config.text(key, otherwise);
+  if (name == "silu" || name == "swish") return Activation::silu;
+  if (name == "gelu") return Activation::gelu;
+  if (name == "gelu_new" || name == "gelu_fast" || name == "gelu_pytorch_tanh") return Activation::gelu_tanh;
+  if (name == "relu") return Activation::relu;
+  unsupported(config.at(key), fmt::format("activation \"{}\"", name),
+              "supported: silu, swish, gelu, gelu_new, gelu_fast, gelu_pytorch_tanh, relu");
+}
+
+Rotary read_rotary(const Config& config, std::int64_t& context) {
+  const std::string_view key = config.has("rope_scaling") ? "rope_scaling" : "rope_parameters";
+  const Config table = config.has(key) ? config.table(key) : config;
+  if (table.has("full_attention") || table.has("sliding_attention"))
+    unsupported(config.at(key), "a table of rotary parameters per layer type", "give one table for all layers");
+
+  Rotary rotary;
+  rotary.theta = (table.has("rope_theta") ? table : config).number("rope_theta", {.above = 1, .max = 1e15}, 10000);
+  const Config& holder = table.has("partial_rotary_factor") ? table : config;
+  if (holder.number("partial_rotary_factor", {.above = 0, .max = 1}, 1) != 1)
+    unsupported(holder.at("partial_rotary_factor"), "partial rotary embedding",
+                "only whole heads are supported for this family");
+  if (!config.has(key)) return rotary;
+  rotary.scaling = read_scaling(table);
+  if (rotary.scaling != RotaryScaling::none) read_frequencies(config, table, context, rotary);
+  context = stretched_context(table, rotary, context);
+  return rotary;
+}
+
+void read_heads(const Config& config, Architecture& arch, std::optional<std::int64_t> kv_heads,
+                std::optional<std::int64_t> head_dim) {
+  arch.heads = config.size("num_attention_heads", max_heads);
+  const bool kv_null = config.states("num_key_value_heads") && !config.has("num_key_value_heads");
+  arch.kv_heads = config.size("num_key_value_heads", max_heads, kv_null ? arch.heads : kv_heads.value_or(arch.heads));
+  if (arch.heads % arch.kv_heads != 0)
+    config.at("num_key_value_heads")
+        .fail(fmt::format("{} query heads must be a multiple of {} key/value heads", arch.heads, arch.kv_heads),
+              "correct num_attention_heads or num_key_value_heads");
+  if (!config.has("head_dim") && !head_dim && arch.hidden % arch.heads != 0)
+    config.at("num_attention_heads")
+        .fail(fmt::format("hidden_size {} must be a multiple of {} heads", arch.hidden, arch.heads),
+              "correct hidden_size, or give `head_dim`");
+  arch.head_dim =
+      config.size("head_dim", max_head_dim, head_dim.value_or(std::max<std::int64_t>(1, arch.hidden / arch.heads)));
+  if (arch.head_dim % 2 != 0 && arch.position == PositionKind::rotary)
+    config.at("head_dim")
+        .fail(fmt::format("the head size must be even for rotary embeddings, found {}", arch.head_dim),
+              "correct `head_dim`, by default hidden_size / num_attention_heads");
+}
+
+void read_windows(const Config& config, Architecture& arch) {
+  const bool null_window = config.states("sliding_window") && !config.has("sliding_window");
+  const std::int64_t window =
+      !config.flag("use_sliding_window", false) || null_window ? 0 : config.size("sliding_window", max_context, 4096);
+  std::vector<bool> sliding(static_cast<std::size_t>(arch.layers), false);
+  if (config.has("layer_types")) {
+    const Reader place = config.at("layer_types");
+    if (!place.value().is_array()) place.expected("a list");
+    const auto& types = place.value().as_array();
+    if (types.size() != sliding.size())
+      place.fail(fmt::format("{} entries for {} layers", types.size(), arch.layers),
+                 "give one per layer, or remove `layer_types` to use `max_window_layers`");
+    for (std::size_t i = 0; i < types.size(); ++i)
+      sliding[i] =
+          binding::read_choice(place.item(i, types[i]), {"full_attention", "sliding_attention"}) == "sliding_attention";
+    if (window == 0 && std::find(sliding.begin(), sliding.end(), true) != sliding.end())
+      place.fail("a layer has sliding attention, but the window is missing",
+                 "set `use_sliding_window` and `sliding_window`");
+  } else if (window > 0) {
+    const double from = config.number("max_window_layers", {.min = 0, .max = max_layers}, 28);
+    for (std::size_t i = 0; i < sliding.size(); ++i) sliding[i] = static_cast<double>(i) >= from;
+  }
+  const auto count = std::count(sliding.begin(), sliding.end(), true);
+  if (count == 0) return;
+  arch.sliding_window = window;
+  if (count < arch.layers) arch.sliding_layers = std::move(sliding);
+}
+
+std::vector<std::int64_t> read_eos(const Config& config, std::int64_t vocabulary,
+                                   std::optional<std::int64_t> otherwise) {
+  if (config.has("eos_token_id")) return read_eos_tokens(config.at("eos_token_id"), vocabulary);
+  if (config.states("eos_token_id") || !otherwise || *otherwise >= vocabulary) return {};
+  return {*otherwise};
+}
+
+std::optional<std::int64_t> read_bos(const Config& config, std::int64_t vocabulary,
+                                     std::optional<std::int64_t> otherwise) {
+  if (config.has("bos_token_id")) return read_token(config.at("bos_token_id"), vocabulary);
+  if (config.states("bos_token_id") || !otherwise || *otherwise >= vocabulary) return {};
+  return otherwise;
+}
+
+std::optional<std::int64_t> read_pad(const Config& config, std::int64_t vocabulary,
+                                     std::optional<std::int64_t> otherwise) {
+  std::optional<std::int64_t> token = config.states("pad_token_id") ? std::nullopt : otherwise;
+  if (const Value& stated = config.at("pad_token_id").value(); stated.is_integer()) token = stated.as_integer();
+  if (token && *token < 0) *token += vocabulary;
+  return token && *token >= 0 && *token < vocabulary ? token : std::nullopt;
+}
+
+std::vector<std::int64_t> read_eos_tokens(const Reader& place, std::int64_t vocabulary) {
+  if (!place.value().is_array()) return {read_token(place, vocabulary)};
+  std::vector<std::int64_t> tokens;
+  std::size_t index = 0;
+  for (const Value& item : place.value().as_array())
+    tokens.push_back(read_token(place.item(index++, item), vocabulary));
+  return tokens;
+}
+
+}  // namespace motley

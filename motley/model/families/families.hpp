@@ -1,0 +1,20 @@
+// All families of models. A new one is a file here, a name in this list and an entry of the table.
+#pragma once
+
+#include <span>
+
+#include "motley/model/families/family.hpp"
+
+namespace motley {
+
+extern const Family llama_family, mistral_family, opt_family, qwen2_family, qwen3_family;
+
+std::span<const Family* const> families();
+const Family& family_of(const Architecture& arch);
+
+// Of a GGUF file; null: its architecture is none that is known.
+const Family* gguf_family(const Value& metadata);
+// By which a Checkpoint finds the tensors of a GGUF file.
+GgufNaming gguf_naming(const Value& metadata);
+
+}  // namespace motley

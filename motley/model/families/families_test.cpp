@@ -1,0 +1,74 @@
+#include "motley/model/families/families.hpp"
+
+#include <gtest/gtest.h>
+
+#include <set>
+
+namespace motley {
+namespace {
+
+TEST(Families, HaveEachNameOnce) {
+  std::set<std::string_view> families_seen;
+  for (const Family* family : families()) {
+    SCOPED_TRACE(family->name);
+    EXPECT_TRUE(families_seen.insert(family->name).second);
+    std::set<std::string_view> roles, hugging_face, gguf;
+    for (const TensorNames& names : family->tensors) {
+      EXPECT_TRUE(roles.insert(names.role).second) << names.role;
+      EXPECT_TRUE(hugging_face.insert(names.hugging_face).second) << names.hugging_face;
+      EXPECT_EQ(names.gguf.empty(), !family->gguf) << names.role;
+      EXPECT_TRUE(names.gguf.empty() || gguf.insert(names.gguf).second) << names.gguf;
+    }
+  }
+  EXPECT_EQ(families_seen, (std::set<std::string_view>{"llama", "mistral", "opt", "qwen2", "qwen3"}));
+}
+
+TEST(Families, NamesInGgufFilesGoBothWays) {
+  for (const Family* family : families())
+    for (const TensorNames& names : family->tensors) {
+      if (names.gguf.empty()) continue;
+      const std::string known = with_layer(names.hugging_face, "31") + ".weight";
+      EXPECT_EQ(hugging_face_name(family->tensors, gguf_name(family->tensors, known)), known);
+    }
+  Architecture arch;
+  arch.family = "qwen3";
+  EXPECT_EQ(gguf_name(family_of(arch).tensors, "model.layers.31.self_attn.k_norm.weight"), "blk.31.attn_k_norm.weight");
+}
+
+Value metadata_of(const std::string& architecture, const std::map<std::string, std::int64_t>& sizes) {
+  Value metadata = Value::object({{"general.architecture", architecture}});
+  for (const auto& [key, value] : sizes) metadata.set(architecture + "." + key, value);
+  return metadata;
+}
+
+std::string_view told(const Value& metadata) {
+  const Family* family = gguf_family(metadata);
+  return family ? family->name : "none";
+}
+
+TEST(Families, AreToldByTheKeysOfAGgufFile) {
+  EXPECT_EQ(told(metadata_of("llama", {})), "llama");
+  EXPECT_EQ(told(metadata_of("llama", {{"attention.sliding_window", 4096}})), "mistral");
+  EXPECT_EQ(told(metadata_of("qwen2", {{"attention.sliding_window", 4096}})), "qwen2");
+  EXPECT_EQ(told(metadata_of("qwen3", {})), "qwen3");
+  EXPECT_EQ(told(metadata_of("opt", {})), "none");
+  EXPECT_EQ(told(Value::object()), "none");
+}
+
+TEST(Families, LlamasRowsLieInPairsOfAHead) {
+  for (const char* architecture : {"llama", "qwen2"}) {
+    const GgufNaming naming =
+        gguf_naming(metadata_of(architecture, {{"embedding_length", 64}, {"attention.head_count", 4}}));
+    EXPECT_EQ(naming.head_rows, 16);
+    for (const char* rotated : {"blk.2.attn_q.weight", "blk.2.attn_k.bias"})
+      EXPECT_EQ(has_paired_rows(naming.names, rotated), architecture == std::string_view("llama")) << rotated;
+    EXPECT_FALSE(has_paired_rows(naming.names, "blk.2.attn_v.weight"));
+  }
+  EXPECT_EQ(gguf_naming(metadata_of("qwen3", {{"attention.key_length", 128}, {"attention.head_count", 4}})).head_rows,
+            128);
+  EXPECT_EQ(gguf_naming(metadata_of("llama", {})).head_rows, 0);
+  EXPECT_TRUE(gguf_naming(metadata_of("phi3", {})).names.empty());
+}
+
+}  // namespace
+}  // namespace motley

@@ -1,0 +1,32 @@
+#include "motley/model/part_tensors.hpp"
+
+#include <utility>
+
+namespace motley {
+
+ModelPart whole_model(const Architecture& arch) { return with_ends(arch, {0, arch.layers}); }
+
+ModelPart with_ends(const Architecture& arch, const LayerRange& layers) {
+  return {.layers = layers, .embedding = layers.first == 0, .head = layers.end == arch.layers};
+}
+
+ModelPart ends_of(const ModelPart& part) { return {.layers = {}, .embedding = part.embedding, .head = part.head}; }
+
+std::vector<ModelUnit> part_units(const Architecture& arch, const ModelPart& part) {
+  std::vector<ModelUnit> units;
+  if (part.embedding) units.push_back({-1, embedding_tensors(arch)});
+  for (std::int64_t layer = part.layers.first; layer < part.layers.end; ++layer)
+    units.push_back({layer, block_tensors(arch, layer)});
+  if (part.head) units.push_back({arch.layers, head_tensors(arch)});
+  return units;
+}
+
+std::vector<TensorSpec> part_tensors(const Architecture& arch, const ModelPart& part) {
+  std::vector<TensorSpec> tensors;
+  for (ModelUnit& unit : part_units(arch, part))
+    for (TensorSpec& tensor : unit.tensors) tensors.push_back(std::move(tensor));
+  if (arch.tied_embeddings && part.embedding && part.head) tensors.pop_back();  // head_tensors() ends with the table
+  return tensors;
+}
+
+}  // namespace motley

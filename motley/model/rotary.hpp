@@ -1,0 +1,30 @@
+// Rotary embeddings: by which frequencies pairs of a head are turned.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+namespace motley {
+
+// Frequency scaling, as in Hugging Face's `rope_scaling` / `rope_parameters`.
+enum class RotaryScaling { none, linear, dynamic, llama3, yarn };
+struct Rotary {
+  double theta = 10000;
+  RotaryScaling scaling = RotaryScaling::none;
+  double factor = 1;
+  double low_freq_factor = 1;
+  double high_freq_factor = 4;
+  double attention_factor = 0;  // 0: derived (yarn)
+  double beta_fast = 32, beta_slow = 1;
+  std::int64_t original_context = 0;
+  double partial = 1;  // share of each head that is rotated
+  bool operator==(const Rotary&) const = default;
+};
+
+// Llama 3's rule: long waves are slowed by the factor, short ones kept, those between blended. The share of a frequency
+// of this wavelength that is kept: 0 to 1.
+double llama3_kept_share(const Rotary& rotary, double wavelength);
+// What that rule divides the frequency of each pair by, of a head with so many rotated dimensions.
+std::vector<double> llama3_divisors(const Rotary& rotary, std::int64_t dimensions);
+
+}  // namespace motley
