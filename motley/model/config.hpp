@@ -69,7 +69,7 @@ class Config {
 [[noreturn]] void unsupported(const Reader& place, std::string_view what, std::string hint);
 
 Activation read_activation(const Config& config, std::string_view key, const std::string& otherwise);
-// Both spellings: `rope_theta` beside `rope_scaling`, and `rope_parameters` (transformers 5) that holds everything.
+// Both spellings: `rope_theta` with `rope_scaling`, and `rope_parameters` (transformers 5) that holds everything.
 // Stretches the context that is given.
 Rotary read_rotary(const Config& config, std::int64_t& context);
 // Query and key/value heads and their size; none: as many as query heads, hidden / heads.
@@ -85,7 +85,7 @@ std::vector<std::int64_t> read_eos(const Config& config, std::int64_t vocabulary
 std::optional<std::int64_t> read_bos(const Config& config, std::int64_t vocabulary,
                                      std::optional<std::int64_t> otherwise);
 // As torch.nn.Embedding has it: a negative id counts from the end. It matters for training alone, so an id that is none
-// of the tokens is no error.
+// of the tokens is not an error.
 std::optional<std::int64_t> read_pad(const Config& config, std::int64_t vocabulary,
                                      std::optional<std::int64_t> otherwise);
 // Ids at `eos_token_id`: one, or a list; each below `vocabulary`.

@@ -9,7 +9,7 @@
 
 namespace motley {
 
-// The largest whose weights of this type fit, beside what plans reserve and the keys and values of a few prompts.
+// The largest whose weights of this type fit, with what plans reserve and the keys and values of a few prompts.
 // Throws as data_folder().
 std::optional<std::string> largest_known_model(std::int64_t free_bytes, DType type);
 

@@ -70,7 +70,7 @@ std::vector<std::string> tensor_names(const Architecture& arch) {
   return names;
 }
 
-// What the weights beside config.json say, where there are some that can be read: planning needs none.
+// What the weights in the folder of config.json say, where there are some that can be read: planning needs none.
 void read_weights(Model& model, const fs::path& config_json) {
   std::optional<Checkpoint> checkpoint;
   try {

@@ -70,7 +70,7 @@ struct LayerHomes {
 // Throws an input error for shares that are not whole layers or micro-batches, and for activations on disk.
 LayerHomes place_layers(const Offload& offload, std::int64_t layers);
 
-// Of streamed weights, and of keys and values, on the device; likewise in host memory where they pass through it.
+// Of streamed weights, and of keys and values, on the device; and in host memory where they pass through it.
 constexpr std::int64_t offload_buffers = 2;
 
 struct PlacedBytes {

@@ -9,7 +9,7 @@ namespace motley {
 
 // Throws an input error where a config.json says that its weights are quantised, in whatever words.
 void refuse_quantised(const Reader& config);
-// Likewise where a tool has put that into a file of its own beside config.json.
+// The same where a tool has put that into a file of its own in the folder of config.json.
 void refuse_quantised_folder(const std::filesystem::path& folder);
 
 }  // namespace motley

@@ -24,7 +24,7 @@ struct Rotary {
 // Llama 3's rule: long waves are slowed by the factor, short ones kept, those between blended. The share of a frequency
 // of this wavelength that is kept: 0 to 1.
 double llama3_kept_share(const Rotary& rotary, double wavelength);
-// What that rule divides the frequency of each pair by, of a head with so many rotated dimensions.
+// What that rule divides the frequency of each pair by, of a head with this many rotated dimensions.
 std::vector<double> llama3_divisors(const Rotary& rotary, std::int64_t dimensions);
 
 }  // namespace motley

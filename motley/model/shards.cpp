@@ -32,7 +32,7 @@ std::vector<double> normalised(const std::vector<double>& shares, std::size_t de
   return result;
 }
 
-// What each is due of `units`. Whoever is due less than one gets exactly one, and the others divide what is then left.
+// What each is due of `units`. One that is due less than one gets exactly one, and the others divide what is then left.
 std::vector<double> quotas_of_at_least_one(std::int64_t units, const std::vector<double>& shares) {
   std::vector<double> quotas(shares.size());
   std::vector<bool> raised(shares.size(), false);

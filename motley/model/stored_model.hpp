@@ -8,7 +8,7 @@
 
 namespace motley {
 
-// Whether a head that the configuration ties to the embedding of this name is stored beside it with other values: then
+// Whether a head that the configuration ties to the embedding of this name is also stored, with other values: then
 // `transformers` ties nothing. Compares the bytes, up to the first that differs. Throws an input error for a model
 // whose embedding is missing, and not tied to a head that is there.
 bool has_own_head(bool tied, const std::string& embedding, const Checkpoint& checkpoint);

@@ -17,10 +17,10 @@ std::int64_t rank_parameters(const Architecture& arch, const ModelPart& part, co
 // which only the input is kept (recomputation) has `hidden` elements instead.
 std::int64_t stored_elements_per_token(const Architecture& arch, const Shard& shard);
 
-// Elements that the backward pass of one block works with per token, on one rank, beside what is stored. The gradient
-// of the FFN's product, and with it those of up and gate and the activation once more (4 of the rank's FFN columns;
-// without a gate 2); and three times the hidden size: the gradient that came, the one that goes on past the FFN, and a
-// sum.
+// Elements that the backward pass of one block works with per token, on one rank, in addition to what is stored. The
+// gradient of the FFN's product, and with it those of up and gate and the activation once more (4 of the rank's FFN
+// columns; without a gate 2); and three times the hidden size: the gradient that came, the one that goes on past the
+// FFN, and a sum.
 std::int64_t backward_elements_per_token(const Architecture& arch, const Shard& shard);
 
 // Elements that the element-wise operations of one block read and write per token, on one rank. Each operation reads
@@ -37,7 +37,7 @@ ElementTraffic element_traffic_per_token(const Architecture& arch, const Shard& 
 // writes their gradient and reads that in the head's products.
 ElementTraffic loss_bytes_per_token(const Shard& shard);
 
-// Bytes per token of the logits on the last stage: fp32, which become their gradient in place; beside them 16-bit types
+// Bytes per token of the logits on the last stage: fp32, which become their gradient in place; with them 16-bit types
 // have the products, before and after.
 std::int64_t logit_bytes_per_token(const Shard& shard, DType type);
 

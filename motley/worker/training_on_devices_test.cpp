@@ -1,4 +1,4 @@
-// A training step on devices with memory of their own, beside the same step on processors.
+// A training step on devices with memory of their own gives what it gives on processors.
 #include <ATen/Parallel.h>
 #include <gtest/gtest.h>
 #include <sys/socket.h>

@@ -24,7 +24,7 @@ void norm(const NormTask<T>& task, std::int64_t first, std::int64_t last) {
     Vec squares{};
     for (std::int64_t i = 0; i < n; i += lanes) {
       Vec d = load_at(x + i, n - i) - mean;
-      if (n - i < lanes)  // padding is no part of the row
+      if (n - i < lanes)  // padding is not a part of the row
         for (std::int64_t lane = n - i; lane < lanes; ++lane) d[lane] = 0;
       squares += d * d;
     }

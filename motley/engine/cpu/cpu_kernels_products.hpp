@@ -134,7 +134,7 @@ inline void product_tile(const T* weight, std::int64_t weight_stride, const type
     }
 }
 
-// Tokens of a tile, and rows for so many tokens: their sums, the tokens' inputs and a weight fit the registers.
+// Tokens of a tile, and rows for that many tokens: their sums, the tokens' inputs and a weight fit the registers.
 // Measured on AVX2: 3 x 3 reaches 1.3 times the products of 4 x 3, whose registers are one short, and of 2 x 6.
 constexpr int tile_tokens = vector_bytes == 64 ? 4 : 3;
 constexpr int tile_rows(int tokens) { return tokens == 1 ? 8 : vector_bytes == 64 || tokens == 2 ? 4 : 3; }

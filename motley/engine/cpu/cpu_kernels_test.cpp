@@ -155,7 +155,7 @@ TYPED_TEST(CpuKernelsTest, LinearEqualsTheDotProducts) {
     }
 }
 
-// To the bit: a token's row is the same whoever else is in the batch, and wherever the rows of the weight are cut.
+// To the bit: a token's row is the same whatever else is in the batch, and wherever the rows of the weight are cut.
 TYPED_TEST(CpuKernelsTest, LinearDoesNotDependOnTheBatch) {
   using T = TypeParam;
   const std::int64_t inputs = 2100, outputs = 75, most = 64;
@@ -332,7 +332,7 @@ struct AttentionData {
     query = random_values<T>(static_cast<std::size_t>(s.length * s.heads * s.dim), 11, 2);
     const std::int64_t count = (s.length + s.block_tokens - 1) / s.block_tokens;
     blocks.resize(static_cast<std::size_t>(count));
-    std::iota(blocks.begin(), blocks.end(), 1);  // block 0 belongs to nobody
+    std::iota(blocks.begin(), blocks.end(), 1);  // block 0 belongs to no sequence
     std::shuffle(blocks.begin(), blocks.end(), std::mt19937(12));
     // What was never written may hold anything.
     C nothing{};

@@ -28,7 +28,7 @@ using at::Tensor;
 // Below this many elements a loop stays on one thread: starting the others would take longer.
 constexpr std::int64_t parallel_elements = 16384;
 
-// Inputs of so many tokens are prepared at once, and the weights are read once for each so many: enough to be bound by
+// Inputs of this many tokens are prepared at once, and the weights are read once for them: enough to be bound by
 // arithmetic, and few enough for the second-level cache.
 constexpr std::int64_t tokens_at_once = 96;
 
@@ -236,7 +236,7 @@ const float* waves_of(const Tensor& positions, const RotaryFrequencies& frequenc
   last.frequencies = frequencies;
   const auto pairs = static_cast<std::int64_t>(frequencies.inverse_frequencies.size());
   last.waves.resize(asked.size() * 2 * frequencies.inverse_frequencies.size());
-  constexpr std::int64_t work = 16;  // of a pair, beside that of an element elsewhere
+  constexpr std::int64_t work = 16;  // of a pair, where an element elsewhere is 1
   parallel_rows(positions.numel(), work * pairs, [&, waves = last.waves.data()](std::int64_t first, std::int64_t end) {
     for (std::int64_t token = first; token < end; ++token)
       for (std::int64_t i = 0; i < pairs; ++i) {

@@ -143,7 +143,7 @@ TEST(QuantisedProducts, DoNotOverflow) {
   });
 }
 
-// To the bit: a token's row is the same whoever else is in the batch.
+// To the bit: a token's row is the same whatever else is in the batch.
 TEST(QuantisedProducts, DoNotDependOnTheBatch) {
   for_each_product([](DType type, const Product<float>& product) {
     const QuantisedMatrix matrix(type, 43, 2);

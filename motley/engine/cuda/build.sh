@@ -14,7 +14,7 @@ else
   done
 fi
 mkdir -p "$(dirname "$output")"
-# The file beside it only takes the old one's place when it is whole.
+# The new file only takes the old one's place when it is whole.
 "$cuda/bin/nvcc" -shared -O3 --std=c++20 --expt-relaxed-constexpr --threads 0 -Xptxas -v -I. -I"$cuda/include" -L"$cuda/lib" --cudart static \
   -Xcompiler -fPIC,-fvisibility=hidden,-Wall,-Wextra -Xlinker --exclude-libs,ALL "${targets[@]}" \
   -o "$output.new" motley/engine/cuda/kernels.cu

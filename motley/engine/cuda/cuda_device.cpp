@@ -15,7 +15,7 @@
 namespace motley {
 namespace {
 
-// CUDA registers itself with the ATen that is already linked, provided that nobody has asked for it before.
+// CUDA registers itself with the ATen that is already linked, provided that it was not asked for before.
 void open_cuda_library() {
   static const std::string failure = [] {
     if (::dlopen("libtorch_cuda.so", RTLD_NOW | RTLD_GLOBAL)) return std::string();

@@ -7,7 +7,7 @@
 
 namespace motley {
 
-// `libmotley_cuda.so` beside this program, or what the environment variable MOTLEY_CUDA_KERNELS names: a path, or
+// `libmotley_cuda.so` in this program's folder, or what the environment variable MOTLEY_CUDA_KERNELS names: a path, or
 // "none". Null where there is none. Throws an environment error where a named library cannot be opened, or one is of
 // another version.
 const cuda::Kernels* cuda_kernels();

@@ -14,7 +14,7 @@ namespace {
 
 using at::Tensor;
 
-// From so many rows of a sequence on, gathering its keys for FlashAttention pays.
+// From this many rows of a sequence on, gathering its keys for FlashAttention pays.
 constexpr std::int64_t flash_rows = 16;
 // Blocks of threads that keep a large GPU busy.
 constexpr std::int64_t enough_blocks = 512;
@@ -222,7 +222,7 @@ void CudaOps::prepare(WeightMatrix& weight) const {
   weight.values = at::cat(planes).view(weight.values.sizes());
 }
 
-// Whether there are kernels for products of this kind of weights with so many rows.
+// Whether there are kernels for products of this kind of weights with this many rows.
 bool CudaOps::takes(const WeightMatrix& weight, const Tensor& input) const {
   const bool quantised = is_quantised(weight.type);
   if (weight.scaled() || input.stride(1) != 1) return false;

@@ -126,7 +126,7 @@ __device__ __forceinline__ float warp_maximum(float x) {
 
 // Kernels overlap: from compute capability 9.0 on the next one's blocks may take their places as soon as all blocks of
 // this one have theirs. So each lets the next begin, and waits here for the one before to be done before it reads or
-// writes what that may have to do with. What nobody writes, weights above all, may be fetched earlier.
+// writes what that may have to do with. What is not written, weights above all, may be fetched earlier.
 __device__ __forceinline__ void let_next_begin() {
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
   asm volatile("griddepcontrol.launch_dependents;");

@@ -13,7 +13,7 @@ struct Largest {
   std::int32_t token;
 };
 
-// The lower token of equals; what is no number never wins.
+// The lower token of equals; NaN never wins.
 __device__ __forceinline__ Largest larger(Largest a, Largest b) {
   return b.logit > a.logit || (b.logit == a.logit && b.token < a.token) ? b : a;
 }

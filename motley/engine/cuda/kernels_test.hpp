@@ -65,7 +65,7 @@ void expect_close(double expected, T found, double magnitude = 1) {
   ASSERT_LE(error, allowed) << expected << " " << to_float(found);
 }
 
-// Runs check.template operator()<T>() so many times in all for fp32 and bf16.
+// Runs check.template operator()<T>() this many times in all for fp32 and bf16.
 template <class Check>
 void for_elements(int times, const Check& check) {
   for (int i = 0; i < times && !testing::Test::HasFatalFailure(); ++i) {

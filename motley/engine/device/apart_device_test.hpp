@@ -1,5 +1,5 @@
 // For tests: a device with memory of its own, as LibTorch's PrivateUse1. Its pages can be read and written only while
-// an operation copies to or from them: whoever touches them from the host faults. New memory is full of NaN. Operations
+// an operation copies to or from them: a touch from the host faults. New memory is full of NaN. Operations
 // run on the processor, on copies.
 #pragma once
 

@@ -26,7 +26,7 @@ class PinnedBuffer {
   const ComputeDevice* pinned_by_ = nullptr;
 };
 
-// Bytes of the host into a contiguous tensor of as many bytes; returns when they are there. By any thread, beside the
+// Bytes of the host into a contiguous tensor of as many bytes; returns when they are there. By any thread, during the
 // work of others on the device.
 void copy_to_device(const at::Tensor& to, std::span<const std::byte> from);
 

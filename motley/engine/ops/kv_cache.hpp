@@ -34,7 +34,7 @@ struct CacheShape {
 LayerCache empty_cache(DType type, const CacheShape& shape, const ComputeDevice& device);
 
 // The same blocks in a cache of another size: those that it has no room for are lost, new ones are zeros. In main
-// memory nothing is copied. Nobody else may hold the tensors.
+// memory nothing is copied. No other may hold the tensors.
 LayerCache resized(LayerCache cache, DType type, const CacheShape& shape, const ComputeDevice& device);
 
 }  // namespace motley

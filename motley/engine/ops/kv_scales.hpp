@@ -5,7 +5,7 @@
 
 namespace motley {
 
-// So many elements of a head share a scale.
+// Elements of a head that share a scale.
 constexpr std::int64_t kv_scale_values = 32;
 
 }  // namespace motley

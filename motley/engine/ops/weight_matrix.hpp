@@ -13,7 +13,7 @@ struct WeightMatrix {
   std::int64_t group = 0;    // inputs that share a scale
   DType type = DType::fp32;  // of the values
   // Of GGUF's types: the inputs of the product, and how many columns of the first block come before them, which belong
-  // to another rank. The last block may reach beyond the inputs likewise.
+  // to another rank. The last block may reach beyond the inputs in the same way.
   std::int64_t inputs = 0;
   std::int64_t skipped = 0;
   std::int64_t panel = 0;  // rows that lie interleaved (weight_panels.hpp); 0: row after row

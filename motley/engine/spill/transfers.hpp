@@ -1,4 +1,4 @@
-// Copies between tiers of memory, made by threads beside the one that computes.
+// Copies between tiers of memory, made by threads other than the one that computes.
 #pragma once
 
 #include <cstdint>
@@ -10,8 +10,8 @@
 
 namespace motley {
 
-// Direct reads wait for the disk: so many are queued, each of so many bytes. A virtual disk gave 3.4 and 4.0 GB/s so,
-// and 1.2 and 1.0 in pieces of 1 MiB.
+// Direct reads wait for the disk: this many are queued, each of this many bytes. A virtual disk gave 3.4 and 4.0 GB/s
+// so, and 1.2 and 1.0 in pieces of 1 MiB.
 constexpr int copying_threads = 4;
 constexpr std::int64_t copied_piece_bytes = std::int64_t{4} << 20;
 

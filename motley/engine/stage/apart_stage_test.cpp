@@ -40,7 +40,7 @@ class ApartStageTest : public ::testing::Test {
       sequence.tokens.push_back(static_cast<std::int32_t>((static_cast<std::int64_t>(id) * 31 + i * 7) % 101));
     return sequence;
   }
-  // A prompt beside another one, then a token of each.
+  // A prompt with another one, then a token of each.
   static std::vector<Step> steps() {
     return {{.step = 1, .sequences = {rows(1, 0, 20, {3, 1, 2}), rows(2, 0, 5, {4})}},
             {.step = 2, .sequences = {rows(1, 20, 1, {3, 1, 2}), rows(2, 5, 1, {4})}}};

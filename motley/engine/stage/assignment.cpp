@@ -85,7 +85,7 @@ Assignment assignment_of(const ServePlan& plan, const std::string& device) {
 
 namespace {
 
-// The tokens that are left where keys and values give so many bytes back; 0 where those of a step would not fit.
+// The tokens that are left where keys and values give this many bytes back; 0 where those of a step would not fit.
 std::int64_t tokens_without(std::int64_t bytes, const ServePlan& plan, const Assignment& planned) {
   const Stage& stage = *planned.stage;
   if (stage.offload || planned.memory.kv < bytes) return 0;

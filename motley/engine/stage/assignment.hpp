@@ -33,7 +33,7 @@ struct Assignment {
 // the engine does not run, or where the device's memory does not hold its part: then with the arithmetic.
 Assignment assignment_of(const ServePlan& plan, const std::string& device);
 
-// Less memory is free than the plan counts with: the device's stage may have keys and values of so many tokens.
+// Less memory is free than the plan counts with: the device's stage may have keys and values of this many tokens.
 class MemoryShort : public Error {
  public:
   MemoryShort(const std::string& message, std::int64_t tokens)
@@ -41,7 +41,7 @@ class MemoryShort : public Error {
   std::int64_t kv_tokens;
 };
 
-// What the device's part takes beside its reserve, its host's memory counted.
+// What the device's part takes without its reserve, its host's memory counted.
 std::int64_t needed_bytes(const Assignment& planned);
 
 // Throws where less memory is free than the device's part takes: MemoryShort where it would hold fewer keys and values,
@@ -49,7 +49,7 @@ std::int64_t needed_bytes(const Assignment& planned);
 void check_free_memory(const ServePlan& plan, const std::string& device, const Assignment& planned,
                        std::int64_t free_bytes);
 
-// An allocation failed: throws likewise.
+// An allocation failed: throws the same.
 [[noreturn]] void fail_without_memory(const ServePlan& plan, const std::string& device, const Assignment& planned);
 
 // Throws an input error where a device holds more than its plan predicts.

@@ -1,4 +1,4 @@
-// What the parts of a plan's gradients add up to, beside one device that trains on the whole batch: the engine's own
+// What the parts of a plan's gradients add up to, against one device that trains on the whole batch: the engine's own
 // blocks of a small decoder with grouped queries, norms inside attention, a gated FFN and biases, differentiated by
 // LibTorch. Ranks are threads, each with its own graph. Every rank stores query, key and value in one tensor, gate and
 // up in another, as training runtimes do.

@@ -30,7 +30,7 @@ void LoadAhead::begin(const StageSpec& next, const std::filesystem::path& model,
                       StageModel& current, std::function<void()> done) {
   settle(current);
   standby_ = false;
-  auto part = StageModel::beside(next, device, current);
+  auto part = StageModel::sharing(next, device, current);
   thread_ =
       std::jthread([this, model, part = std::move(part), done = std::move(done)](const std::stop_token& stop) mutable {
         yield_to_steps();
@@ -49,7 +49,7 @@ void LoadAhead::begin_standby(const StageSpec& spec, const std::filesystem::path
                               StageModel& current, std::function<void(std::int64_t bytes)> done) {
   settle(current);
   standby_ = true;
-  auto part = StageModel::beside(spec, device, current);
+  auto part = StageModel::sharing(spec, device, current);
   thread_ =
       std::jthread([this, model, part = std::move(part), done = std::move(done)](const std::stop_token& stop) mutable {
         yield_to_steps();

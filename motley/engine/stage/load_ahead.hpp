@@ -1,4 +1,4 @@
-// Weights that are read beside the steps of the plan that is served: for another plan, or to stand by.
+// Weights that are read during the steps of the plan that is served: for another plan, or to stand by.
 #pragma once
 
 #include <functional>
@@ -20,7 +20,7 @@ class LoadAhead {
   // stand by go to `current`; what was read for another plan is given up.
   void begin(const StageSpec& next, const std::filesystem::path& model, const ComputeDevice& device,
              StageModel& current, std::function<void()> done);
-  // The weights that `spec` has `current` hold beside its own part; `done` is told how much is held of them.
+  // The weights that `spec` has `current` hold in addition to its own part; `done` is told how much is held of them.
   void begin_standby(const StageSpec& spec, const std::filesystem::path& model, const ComputeDevice& device,
                      StageModel& current, std::function<void(std::int64_t bytes)> done);
   // Adds what was read so far to a model that is to be the `earlier` of another: weights that stand by, or all that was
@@ -36,7 +36,7 @@ class LoadAhead {
   bool standby_ = false;                // what it is
 };
 
-// Whether a device has room for what a next part needs of weights beside all of its present one, whose layers' weights
+// Whether a device has room for what a next part needs of weights with all of its present one, whose layers' weights
 // both share where they are cut alike.
 bool has_room_beside(const Assignment& now, const Assignment& next, std::int64_t memory_bytes);
 

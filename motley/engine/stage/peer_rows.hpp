@@ -15,15 +15,15 @@
 namespace motley {
 
 // Of pairs of ranks, sender and receiver, those of this worker where both can: this one, if it is `able`, and the other
-// one. Every worker that belongs to a pair calls it first, also one without a GPU or the library: nobody waits for the
-// offer or the answer of a worker that makes none.
+// one. Every worker that belongs to a pair calls it first, also one without a GPU or the library: no worker waits for
+// the offer or the answer of a worker that makes none.
 std::set<std::pair<int, int>> pairs_that_can(WorkerGroup& workers, const std::set<std::pair<int, int>>& pairs,
                                              bool able);
 
 // To avoid a deadlock, a worker makes all its senders first, then its receivers, and asks then which of them agreed.
 class PeerSender {
  public:
-  // Offers a buffer of `most_bytes` for the rows of a step, and of the next one beside it.
+  // Offers a buffer of `most_bytes` for the rows of a step, and of the next one with it.
   PeerSender(WorkerGroup& workers, int receiver, const PeerMemory& memory, std::int64_t most_bytes);
   ~PeerSender();
   PeerSender(const PeerSender&) = delete;

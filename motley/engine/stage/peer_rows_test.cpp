@@ -92,7 +92,7 @@ TEST(PeerRows, BothKnowWhereOneCannot) {
 }
 
 // A worker without a GPU, or without the library, makes no offer and opens none: the other one must not wait for it.
-TEST(PeerRows, NobodyWaitsForOneThatCannot) {
+TEST(PeerRows, NoWorkerWaitsForOneThatCannot) {
   const std::set<std::pair<int, int>> pairs = {{sending_rank, receiving_rank}};
   for (const char* kind : {"shm", "tcp"})
     for (const bool sender : {false, true})

@@ -154,7 +154,7 @@ TEST(Sampler, BiasPenaltiesAndForbiddenTokensMoveTheChoice) {
   EXPECT_EQ(token_of(logits, {.temperature = 0, .frequency_penalty = 0.4f, .generated = {2, 2}}), 2);
   EXPECT_EQ(token_of(logits, {.temperature = 0, .frequency_penalty = 0.4f, .generated = {2, 2, 2}}), 1);
   EXPECT_EQ(token_of(logits, {.temperature = 0, .presence_penalty = -3, .generated = {1}}), 1);
-  // Ids outside the vocabulary are nobody's.
+  // Ids outside the vocabulary are ignored.
   EXPECT_EQ(token_of(logits, {.temperature = 0, .logit_bias = {{77, 5.0f}}, .forbidden = {-1, 99}}), 2);
 }
 

@@ -34,7 +34,7 @@ struct MicroBatch {
   Tensor rows_of(const Tensor& step) const { return step.narrow(0, first_row, count); }
 };
 
-// As few as have room for so many tokens and KV blocks each. A sequence's blocks are at most that many.
+// As few as have room for this many tokens and KV blocks each. A sequence's blocks are at most that many.
 std::vector<MicroBatch> micro_batches(const std::vector<SequenceRows>& sequences, std::int64_t max_tokens,
                                       std::int64_t max_blocks) {
   std::vector<MicroBatch> batches(1);
@@ -333,8 +333,8 @@ std::unique_ptr<StageModel> StageModel::preload(const StageSpec& spec, const std
   return part;
 }
 
-std::unique_ptr<StageModel> StageModel::beside(const StageSpec& spec, const ComputeDevice& device,
-                                               const StageModel& earlier) {
+std::unique_ptr<StageModel> StageModel::sharing(const StageSpec& spec, const ComputeDevice& device,
+                                                const StageModel& earlier) {
   std::unique_ptr<StageModel> part(new StageModel(std::make_unique<Impl>(spec, nullptr, device)));
   part->impl_->weights.held = earlier.impl_->weights.held;
   return part;

@@ -40,10 +40,11 @@ class StageModel {
   static std::unique_ptr<StageModel> preload(const StageSpec& spec, const std::filesystem::path& model,
                                              const ComputeDevice& device, const std::function<void(double)>& progress);
   // The same in two steps, for the second of which `earlier` need no longer be there: its tensors are not read again.
-  static std::unique_ptr<StageModel> beside(const StageSpec& spec, const ComputeDevice& device,
-                                            const StageModel& earlier);
+  static std::unique_ptr<StageModel> sharing(const StageSpec& spec, const ComputeDevice& device,
+                                             const StageModel& earlier);
   void load(const std::filesystem::path& model, const std::function<void(double)>& progress);
-  // In place of load(): what the spec has it hold beside its own part. What was read stays where `progress` throws.
+  // In place of load(): what the spec has it hold in addition to its own part. What was read stays where `progress`
+  // throws.
   void load_standby(const std::filesystem::path& model, const std::function<void(double)>& progress);
   // Holds the weights of another as well, for the model that it will be the `earlier` of. Where both have a tensor in
   // unlike slices its own stays.

@@ -66,7 +66,7 @@ std::vector<Tier> random_tiers(std::mt19937& random, std::int64_t layers) {
   return tiers;
 }
 
-// A prompt, then another beside the decodes of the first: the logits of each step.
+// A prompt, then another during the decodes of the first: the logits of each step.
 std::vector<at::Tensor> logits_of(StageModel& model) {
   const c10::InferenceMode guard;
   std::vector<at::Tensor> all;

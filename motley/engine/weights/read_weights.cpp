@@ -14,7 +14,7 @@
 namespace motley {
 namespace {
 
-// As many rows at a time as have so many values.
+// As many rows at a time as have this many values.
 constexpr std::int64_t chunk_values = 1 << 20;
 // Below this many values a loop stays on one thread.
 constexpr std::int64_t parallel_values = 1 << 15;

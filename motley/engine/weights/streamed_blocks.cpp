@@ -85,7 +85,7 @@ void StreamedBlocks::settle(WeightLoader& loader, std::int64_t layer) {
     placed.emplace(role, Placed{matrix, values.sizes().vec(), values.scalar_type(), end});
     end += (size + line_bytes - 1) / line_bytes * line_bytes;
   }
-  ::malloc_trim(0);  // the allocator keeps what a block took for the next one, beside what the plan counts
+  ::malloc_trim(0);  // the allocator keeps what a block took for the next one, in addition to what the plan counts
   if (home.tier == Tier::disk) disk_->write(home.offset, bytes);
   for (const int buffer : {0, 1}) home.in_buffer[buffer] = view(placed, buffer);
 }

@@ -3,7 +3,7 @@
 // Passes go through the layers in order and begin again, so what comes next is known: two buffers of the largest such
 // block take turns. While the block in one is computed with, the next one from the disk streams into the other; once it
 // is done with, its buffer takes the one after that. Where the device is the host's own processors, a block in the
-// host's memory is copied when its turn comes: copies beside their computing only take cores from it. To a device with
+// host's memory is copied when its turn comes: copies during their computing only take cores from it. To a device with
 // memory of its own it comes ahead like those from the disk, which pass through pieces of the host's memory.
 #pragma once
 

@@ -54,7 +54,7 @@ class WeightLoader {
   // Its tensors by role, and no longer in `held`: for who copies them elsewhere.
   std::map<std::string, WeightMatrix> take_block(std::int64_t layer);
   EndWeights ends();
-  // What the spec has the rank hold beside its own part, into `held`.
+  // What the spec has the rank hold in addition to its own part, into `held`.
   void standby();
   const Shard& shard() const { return shard_; }
   std::int64_t bytes() const { return bytes_; }                // allocated for all tensors so far
