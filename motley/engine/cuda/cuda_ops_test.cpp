@@ -13,7 +13,7 @@
 #include "motley/checkpoint/quants.hpp"
 #include "motley/engine/cpu/cpu_device.hpp"
 #include "motley/engine/cuda/cuda_library.hpp"
-#include "motley/engine/stage/stage_model.hpp"
+#include "motley/engine/stage/sampler.hpp"
 
 namespace motley {
 namespace {
