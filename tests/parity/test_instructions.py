@@ -29,7 +29,7 @@ NAMED = set().union(*(instructions(cell) for row in rows() for cell in row.value
 
 @pytest.mark.parametrize("kernels", SETS)
 def test_kernels_have_the_instructions_that_the_page_names_and_no_others_of_them(kernels):
-    code = BUILD / f"CMakeFiles/motley_engine.dir/motley/engine/cpu_kernels_{kernels}.cpp.o"
+    code = BUILD / f"CMakeFiles/motley_engine_cpu.dir/motley/engine/cpu/cpu_kernels_{kernels}.cpp.o"
     listing = subprocess.run(["objdump", "-d", "--no-show-raw-insn", code], capture_output=True, text=True, check=True).stdout
     found = {name for name in NAMED if re.search(rf"\t{name}", listing)}
     assert found == set().union(*(instructions(row[f"`{kernels}`"]) for row in rows()))

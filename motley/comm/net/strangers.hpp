@@ -114,9 +114,9 @@ class Strangers {
   using Place = typename std::list<Waiting>::iterator;
 
   void refuse(Place place, const std::string& cause) {
-    const std::string peer = std::move(place->peer);
+    const Waiting refused = std::move(*place);
     waiting_.erase(place);
-    refused_(peer, cause);
+    refused_(refused.peer, cause);  // before its connection ends
   }
   void evict(Place place) { refuse(place, "it has shown no credential, and others wait"); }
 
