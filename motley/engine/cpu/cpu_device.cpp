@@ -35,7 +35,7 @@ class CpuDevice final : public ComputeDevice {
   void synchronize() const override {}
   void wait_for_thread() const override {}
   std::string kernels() const override { return std::string(cpu_kernels_name()); }
-  std::shared_ptr<const Ops> make_ops() const override { return {std::shared_ptr<const Ops>(), &cpu_ops()}; }
+  std::shared_ptr<const Ops> make_ops() const override { return lasting(cpu_ops()); }
   const Ops& differentiable_ops() const override { return motley::differentiable_ops(); }
 };
 

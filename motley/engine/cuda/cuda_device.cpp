@@ -66,7 +66,7 @@ class CudaDevice final : public Accelerator {
   const PeerMemory* peer_memory() const override { return peer_memory_ ? &*peer_memory_ : nullptr; }
   std::string kernels() const override { return kernels_ != nullptr ? "cuda" : "aten"; }
   std::shared_ptr<const Ops> make_ops() const override {
-    if (kernels_ == nullptr) return {std::shared_ptr<const Ops>(), &generic_ops()};
+    if (kernels_ == nullptr) return lasting(generic_ops());
     return std::make_shared<CudaOps>(*kernels_, *this);
   }
   const Ops& differentiable_ops() const override { return motley::differentiable_ops(); }

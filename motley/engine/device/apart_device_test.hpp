@@ -255,7 +255,7 @@ class ApartDevice final : public Accelerator {
   void* stream() const override { return nullptr; }
   std::optional<std::int64_t> free_bytes() const override { return std::int64_t{1} << 40; }
   std::string kernels() const override { return "aten"; }
-  std::shared_ptr<const Ops> make_ops() const override { return {std::shared_ptr<const Ops>(), &generic_ops()}; }
+  std::shared_ptr<const Ops> make_ops() const override { return lasting(generic_ops()); }
   const Ops& differentiable_ops() const override { return motley::differentiable_ops(); }
 };
 

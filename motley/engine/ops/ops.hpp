@@ -137,4 +137,7 @@ const Ops& cpu_ops();             // the kernels of engine/cpu, over at::paralle
 const Ops& generic_ops();         // ATen alone: any device
 const Ops& differentiable_ops();  // ATen alone, and autograd runs through it
 
+// Of operations that are there as long as the program, as ComputeDevice::make_ops() returns them.
+inline std::shared_ptr<const Ops> lasting(const Ops& ops) { return {std::shared_ptr<const Ops>(), &ops}; }
+
 }  // namespace motley

@@ -41,7 +41,7 @@ void train_steps(ControlConnection& control, const std::function<Message()>& nex
   const TrainMessage first = decode_train(next());
   const auto* launch = std::get_if<TrainLaunch>(&first);
   if (launch == nullptr) throw not_now();
-  device.meter();
+  device.meter();  // counts from here on
   device.keep_freed_memory();
   const Instant start = Clock::now();
   TrainExecutor executor(read_plan<TrainPlan>(parse_json(launch->plan_json, "plan"), "plan"), *launch, self, device,
