@@ -276,13 +276,12 @@ at::Tensor StageExecutor::receive(const RoutePlace& place, std::int64_t tokens) 
   const int sender = crossing_sender(assignment_.rank, senders, assignment_.degree);
   const int from = rank_of_.at(previous[static_cast<std::size_t>(sender)]);
   activity_.set(epoch_, step_, Doing::receiving, from);
+  const at::Tensor incoming = incoming_.narrow(0, 0, tokens);
   if (const auto peer = from_peers_.find(from); peer != from_peers_.end()) {
-    const at::Tensor incoming = incoming_.narrow(0, 0, tokens);
     peer->second->receive(*workers_, incoming);
     activity_.set(epoch_, step_, Doing::computing);
     return incoming;
   }
-  at::Tensor incoming = incoming_.narrow(0, 0, tokens);
   const at::Tensor host = device_.host_space(incoming, incoming_buffer_);
   receiver_.receive(*workers_, host, place.received_in, from, group_.get(), [&] {
     if (group_) activity_.set(epoch_, step_, Doing::meeting, rank_of_.at(assignment_.stage->devices[0]));
