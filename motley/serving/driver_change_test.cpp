@@ -183,8 +183,7 @@ TEST_F(DriverChange, APlanWhoseWorkersDoNotStartIsALoss) {
     ASSERT_TRUE(serves(driver, 3));
     EXPECT_EQ(worker_devices(*driver.status().plan), (std::vector<std::string>{"box/0", "box/2"}));
   }
-  options.replan = {};
-  CallingDriver driver(one, options);
+  CallingDriver driver(one, fake("step_ms=10;refuse=box/1"));  // it is not done before they refuse
   Answer answer;
   driver.generate(ask({1}, 1000), answer.callback());
   driver.change_plan(whole);
