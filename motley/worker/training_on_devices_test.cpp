@@ -98,16 +98,18 @@ class ApartTrainingTest : public ::testing::Test {
     for (const int link : links) addresses += read_all(link, address_bytes);
     for (const int link : links) write_all(link, addresses);
     std::vector<Trained> all;
-    for (std::size_t i = 0; i < links.size(); ++i) {
+    for (const int link : links) {
       std::uint64_t count = 0;
-      const std::string head = read_all(links[i], sizeof count);
+      const std::string head = read_all(link, sizeof count);
       std::memcpy(&count, head.data(), sizeof count);
-      const std::string bytes = read_all(links[i], count * sizeof(double));
+      const std::string bytes = read_all(link, count * sizeof(double));
       all.emplace_back(count);
       std::memcpy(all.back().data(), bytes.data(), bytes.size());
-      ::close(links[i]);
+    }
+    for (const int link : links) ::close(link);
+    for (const pid_t worker : workers) {
       int status = 0;
-      ::waitpid(workers[i], &status, 0);
+      ::waitpid(worker, &status, 0);
       EXPECT_EQ(status, 0);
     }
     return all;

@@ -34,21 +34,28 @@ void between_processes(const char* kind, const Send& send, const Receive& receiv
   ASSERT_EQ(::socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, ends.data()), 0);
   const pid_t child = ::fork();
   if (child == 0) {
+    ::close(ends[1]);
     try {
       LinkedProcess here(kind, sending_rank, ends[0]);
-      ::_exit(send(here.group) ? 0 : 1);
+      const bool sent = send(here.group);
+      char none = 0;
+      // Until the receiver is done, too: a TCP connection that ends with bytes unread takes along what it carried.
+      while (::read(ends[0], &none, 1) > 0) {
+      }
+      ::_exit(sent ? 0 : 1);
     } catch (const std::exception&) {
       ::_exit(2);
     }
   }
+  ::close(ends[0]);
   {
     LinkedProcess here(kind, receiving_rank, ends[1]);
     receive(here.group);
   }
+  ::close(ends[1]);
   int status = 0;
   ::waitpid(child, &status, 0);
   EXPECT_EQ(status, 0);
-  for (const int end : ends) ::close(end);
 }
 
 TEST(PeerRows, ArriveAsTheyWere) {
