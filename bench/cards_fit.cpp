@@ -120,7 +120,7 @@ double bandwidth_share(Cluster cluster, const Model& model, DType weights, doubl
 // Where the published engine summed in fp16, at a higher peak, the products' time at both peaks is the difference.
 double compute_share(Cluster cluster, const Model& model, double prompt_tokens_per_s, double fp16_sums_flop_per_s) {
   DeviceType& type = cluster.types.front();
-  const double flop = tokens * static_cast<double>(model.arch.layers) * block_flops(model.arch, 0);
+  const double flop = tokens * blocks_flops(model.arch, 0);
   const double peak = type.flop_per_s.at("fp16");
   const double slower_s = fp16_sums_flop_per_s > 0 ? flop / peak - flop / fp16_sums_flop_per_s : 0;
   return share_where(
@@ -180,9 +180,9 @@ const std::map<std::string, Shares> helix = {
 Shares products_of_layer(const std::string& name, Shares whole) {
   const DeviceType& type = *find_in_catalogue(name);
   const Architecture arch = read_model("llama-2-70b").arch;
-  const double product_s = block_flops(arch, 0) / type.flop_per_s.at("fp16");
+  const double product_s = block_flops(arch, 0, 0) / type.flop_per_s.at("fp16");
   const Shard all = make_shards(arch, 1).front();
-  const double element_s = static_cast<double>(2 * element_traffic_per_token(arch, all).forward) /
+  const double element_s = static_cast<double>(2 * element_traffic_per_token(arch, 0, all).forward) /
                            (type.memory_bandwidth_bytes_per_s * type.efficiency.elementwise);
   return {product_s / (product_s / whole.compute - element_s), whole.bandwidth, 0, "helix"};
 }

@@ -10,6 +10,27 @@
 namespace motley {
 namespace {
 
+constexpr std::int64_t most_experts = 4096;       // of a tensor
+constexpr std::size_t most_expert_tensors = 1 << 20;  // of a model
+
+// Those of each expert of a tensor [experts, rows, columns].
+std::vector<StoredTensor> slabs_of(const std::filesystem::path& file, const std::string& name,
+                                   const StoredTensor& tensor) {
+  if (tensor.shape.size() != 3 || tensor.shape.front() < 1 || tensor.shape.front() > most_experts)
+    throw input_error(fmt::format("{}: the tensor {} must be of 1 to {} experts, rows and columns, found {}",
+                                  file.string(), name, most_experts, shape_text(tensor.shape)),
+                      "convert the model again");
+  const auto count = static_cast<std::size_t>(tensor.shape.front());
+  std::vector<StoredTensor> slabs(count, tensor);
+  const std::size_t bytes = tensor.bytes.size() / count;
+  for (std::size_t i = 0; i < count; ++i) {
+    slabs[i].shape.erase(slabs[i].shape.begin());
+    slabs[i].bytes = tensor.bytes.subspan(i * bytes, bytes);
+    slabs[i].offset += i * bytes;
+  }
+  return slabs;
+}
+
 constexpr const char *embedding_suffix = "embed_tokens.weight", *head_name = "lm_head.weight";
 
 }  // namespace
@@ -23,18 +44,29 @@ void Checkpoint::open_gguf_file(const std::filesystem::path& path, NamingOf nami
   gguf_ = open_gguf(path);
   const GgufNaming named = naming != nullptr ? naming(gguf_.front()->metadata()) : GgufNaming{};
   gguf_names_ = named.names;
-  const auto interleaved = [&](const std::string& stored, const StoredTensor& tensor) -> std::int64_t {
-    const bool whole = named.head_rows > 0 && named.head_rows % 2 == 0 && !tensor.shape.empty() &&
-                       tensor.shape.front() % named.head_rows == 0;
-    return whole && has_paired_rows(named.names, stored) ? named.head_rows : 0;
-  };
   for (const auto& file : gguf_)
     for (const auto& [stored, tensor] : file->tensors()) {
+      const TensorNames* known = names_of(named.names, stored);
+      if (known == nullptr) continue;
       const std::string name = hugging_face_name(named.names, stored);
-      if (!name.empty() && !places_.emplace(name, Place{&file->path(), &tensor, interleaved(stored, tensor)}).second)
-        throw input_error(fmt::format("{}: the tensor {} is in another part, too", file->path().string(), stored),
-                          "keep the parts of one model together, under their names");
+      const bool in_pairs = known->paired_rows && named.head_rows > 0 && named.head_rows % 2 == 0 &&
+                            !tensor.shape.empty() && tensor.shape.front() % named.head_rows == 0;
+      if (known->role.starts_with("experts.")) {
+        for (std::int64_t expert = 0; const StoredTensor& one : slabs_of(file->path(), stored, tensor))
+          add(*file, stored, with_expert(name, expert++), {&file->path(), &experts_.emplace_back(one), 0});
+        if (experts_.size() > most_expert_tensors)
+          throw input_error(fmt::format("{}: at most {} tensors of experts are read", file->path().string(),
+                                        most_expert_tensors),
+                            copy_again);
+      } else
+        add(*file, stored, name, {&file->path(), &tensor, in_pairs ? named.head_rows : 0});
     }
+}
+
+void Checkpoint::add(const GgufFile& file, const std::string& stored, const std::string& name, const Place& place) {
+  if (!places_.emplace(name, place).second)
+    throw input_error(fmt::format("{}: the tensor {} is in another part, too", file.path().string(), stored),
+                      "keep the parts of one model together, under their names");
 }
 
 void Checkpoint::add(const SafetensorsFile& file, const std::string& name) {

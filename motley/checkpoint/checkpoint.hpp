@@ -1,6 +1,7 @@
 // The tensors of a model by name, as ranges of bytes in mapped files. No Torch: who computes maps what it finds.
 #pragma once
 
+#include <deque>
 #include <filesystem>
 #include <map>
 #include <memory>
@@ -56,11 +57,13 @@ class Checkpoint {
   void open_folder(const std::filesystem::path& folder, const std::string& stem);
   void open_gguf_file(const std::filesystem::path& path, NamingOf naming);
   void add(const SafetensorsFile& file, const std::string& name);
+  void add(const GgufFile& file, const std::string& stored, const std::string& name, const Place& place);
 
   std::filesystem::path contents_;                                 // the file that lists all tensors
   std::map<std::string, std::unique_ptr<SafetensorsFile>> files_;  // by file name
   std::vector<std::unique_ptr<GgufFile>> gguf_;
   std::span<const TensorNames> gguf_names_;
+  std::deque<StoredTensor> experts_;  // of GGUF tensors that hold those of all
   std::map<std::string, Place> places_;  // by tensor
 };
 

@@ -7,23 +7,35 @@
 namespace motley {
 namespace {
 
-constexpr char layer_mark = 'N';
+constexpr char layer_mark = 'N', expert_mark = 'E';
+
+std::string with_mark(std::string_view pattern, char mark, std::string_view value) {
+  std::string name(pattern);
+  if (const std::size_t at = name.find(mark); at != std::string::npos) name.replace(at, 1, value);
+  return name;
+}
 
 // A name in one of the formats, taken apart.
 struct ParsedName {
-  const TensorNames* names;
-  std::string_view layer, ending;
+  const TensorNames* names = nullptr;
+  std::string layer = {}, expert = {};  // empty: the pattern has none
+  std::string_view ending = {};
 };
 
-// The layer in a name of this pattern; empty where the pattern has none.
-std::optional<std::string_view> layer_in(std::string_view name, std::string_view pattern) {
-  const std::size_t mark = pattern.find(layer_mark);
-  if (mark == std::string_view::npos) return name == pattern ? std::optional(std::string_view()) : std::nullopt;
-  const std::string_view before = pattern.substr(0, mark), after = pattern.substr(mark + 1);
-  if (name.size() <= before.size() + after.size() || !name.starts_with(before) || !name.ends_with(after)) return {};
-  const std::string_view layer = name.substr(mark, name.size() - before.size() - after.size());
-  const bool digits = std::ranges::all_of(layer, [](unsigned char c) { return std::isdigit(c) != 0; });
-  return digits ? std::optional(layer) : std::nullopt;
+// Whether a name is of this pattern, with digits for its marks, which are put into `parsed`.
+bool matches(std::string_view name, std::string_view pattern, ParsedName& parsed) {
+  std::size_t at = 0;
+  for (const char mark : pattern) {
+    if (mark != layer_mark && mark != expert_mark) {
+      if (at == name.size() || name[at++] != mark) return false;
+      continue;
+    }
+    const std::size_t first = at;
+    while (at < name.size() && std::isdigit(static_cast<unsigned char>(name[at])) != 0) ++at;
+    if (at == first) return false;
+    (mark == layer_mark ? parsed.layer : parsed.expert) = name.substr(first, at - first);
+  }
+  return at == name.size();
 }
 
 std::optional<ParsedName> parse(std::span<const TensorNames> names, std::string_view name,
@@ -32,16 +44,18 @@ std::optional<ParsedName> parse(std::span<const TensorNames> names, std::string_
   const std::string_view stem = name.substr(0, dot), ending = name.substr(dot);
   if (stem.empty() || (ending != ".weight" && ending != ".bias")) return {};
   for (const TensorNames& known : names)
-    if (const auto layer = layer_in(stem, known.*format)) return ParsedName{&known, *layer, ending};
+    if (ParsedName parsed{.names = &known, .ending = ending}; matches(stem, known.*format, parsed)) return parsed;
   return {};
 }
 
 }  // namespace
 
 std::string with_layer(std::string_view pattern, std::string_view layer) {
-  std::string name(pattern);
-  if (const std::size_t mark = name.find(layer_mark); mark != std::string::npos) name.replace(mark, 1, layer);
-  return name;
+  return with_mark(pattern, layer_mark, layer);
+}
+
+std::string with_expert(std::string_view pattern, std::int64_t expert) {
+  return with_mark(pattern, expert_mark, std::to_string(expert));
 }
 
 std::string gguf_name(std::span<const TensorNames> names, std::string_view hugging_face) {
@@ -55,9 +69,14 @@ std::string hugging_face_name(std::span<const TensorNames> names, std::string_vi
   return name ? with_layer(name->names->hugging_face, name->layer).append(name->ending) : std::string();
 }
 
-bool has_paired_rows(std::span<const TensorNames> names, std::string_view gguf) {
+const TensorNames* names_of(std::span<const TensorNames> names, std::string_view gguf) {
   const auto name = parse(names, gguf, &TensorNames::gguf);
-  return name && name->names->paired_rows;
+  return name ? name->names : nullptr;
+}
+
+bool has_paired_rows(std::span<const TensorNames> names, std::string_view gguf) {
+  const TensorNames* known = names_of(names, gguf);
+  return known != nullptr && known->paired_rows;
 }
 
 }  // namespace motley

@@ -11,7 +11,7 @@
 namespace motley {
 
 // One kind of tensor, without ".weight" or ".bias". N stands for the layer: "model.layers.N.self_attn.q_proj" is
-// "blk.N.attn_q".
+// "blk.N.attn_q". E stands for an expert, and GGUF files have one tensor for all of them, [experts, rows, columns].
 struct TensorNames {
   std::string_view role;  // the engine's name
   std::string_view hugging_face;
@@ -26,12 +26,16 @@ struct GgufNaming {
 };
 using NamingOf = GgufNaming (*)(const Value& metadata);
 
-// A name with its layer in the place of N.
+// A name with its layer in the place of N, or its expert in that of E.
 std::string with_layer(std::string_view pattern, std::string_view layer);
+std::string with_expert(std::string_view pattern, std::int64_t expert);
 
 // "blk.3.attn_q.weight" <-> "model.layers.3.self_attn.q_proj.weight"; empty where the other side has no such tensor.
+// Of experts' tensors Hugging Face's name is that with E.
 std::string gguf_name(std::span<const TensorNames> names, std::string_view hugging_face);
 std::string hugging_face_name(std::span<const TensorNames> names, std::string_view gguf);
+// What a GGUF file's tensor is; null: unknown.
+const TensorNames* names_of(std::span<const TensorNames> names, std::string_view gguf);
 // Whether a tensor of this name in a GGUF file has its rows in pairs.
 bool has_paired_rows(std::span<const TensorNames> names, std::string_view gguf);
 

@@ -57,8 +57,9 @@ void write_architecture(const Model& model, DType type, GgufWriter& writer) {
   const auto& form = family_of(arch).gguf;
   if (!form) no_key_for(model, "the family " + arch.family);
   if (arch.activation != Activation::silu) no_key_for(model, "its activation");
-  const bool windowed = std::ranges::count(form->keys, &Architecture::sliding_window, &GgufKey::value) > 0;
-  if (!windowed && arch.sliding_window > 0) no_key_for(model, "a sliding window of this family");
+  const bool windowed = std::ranges::count(form->keys, "attention.sliding_window", &GgufKey::gguf) > 0;
+  if (!windowed && std::ranges::any_of(arch.kinds, [](const LayerKind& kind) { return kind.window > 0; }))
+    no_key_for(model, "a sliding window of this family");
   const std::string architecture(form->architecture), prefix = architecture + ".";
   const auto size = [&](std::string_view key, std::int64_t value) {
     writer.set_u32(fmt::format("{}{}", prefix, key), static_cast<std::uint32_t>(value));
@@ -72,7 +73,7 @@ void write_architecture(const Model& model, DType type, GgufWriter& writer) {
   // What linear scaling stretches is the context before.
   size("context_length", arch.rotary.scaling == RotaryScaling::linear ? arch.rotary.original_context : arch.context);
   size("embedding_length", arch.hidden);
-  size("feed_forward_length", arch.ffn);
+  size("feed_forward_length", arch.kinds.front().ffn);
   size("attention.head_count", arch.heads);
   size("attention.head_count_kv", arch.kv_heads);
   size("attention.key_length", arch.head_dim);
@@ -81,7 +82,7 @@ void write_architecture(const Model& model, DType type, GgufWriter& writer) {
   size("vocab_size", arch.vocabulary);
   writer.set_f32(prefix + "attention.layer_norm_rms_epsilon", static_cast<float>(arch.norm_epsilon));
   for (const GgufKey& key : form->keys)
-    if (arch.*key.value > 0) size(key.gguf, arch.*key.value);
+    if (const std::int64_t value = key.value(arch); value > 0) size(key.gguf, value);
   write_rotary(model, prefix, writer);
 }
 

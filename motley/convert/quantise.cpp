@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <map>
 #include <vector>
 
 #include "motley/base/parallel.hpp"
@@ -46,9 +47,9 @@ void copy_keys(const Value& metadata, std::string_view prefix, GgufWriter& write
   }
 }
 
-// A tensor of the new file.
+// A tensor of the new file: one of the model's, or those of all experts one behind the other.
 struct NewTensor {
-  TensorSpec spec;
+  std::vector<TensorSpec> specs;
   std::string name;
   DType type;
   std::int64_t head_rows = 0;  // rows of a head whose pairs are put side by side; 0: rows stay in order
@@ -60,10 +61,15 @@ std::vector<NewTensor> new_tensors(const Model& model, DType type) {
   const Architecture& arch = model.arch;
   const std::span<const TensorNames> names = family_of(arch).tensors;
   std::vector<NewTensor> tensors;
+  std::map<std::string, std::size_t> places;  // of those in `tensors`
   for (const TensorSpec& spec : part_tensors(arch, whole_model(arch))) {
-    const bool matrix = spec.shape.size() == 2;
     const std::string name = gguf_name(names, spec.name);
-    tensors.push_back({spec, name, matrix ? fitting(type, spec.shape[1]) : DType::fp32,
+    if (!spec.stacked_name.empty() && places.contains(name)) {
+      tensors[places.at(name)].specs.push_back(spec);
+      continue;
+    }
+    places.emplace(name, tensors.size());
+    tensors.push_back({{spec}, name, spec.may_be_quantised() ? fitting(type, spec.shape[1]) : DType::fp32,
                        has_paired_rows(names, name) ? arch.head_dim : 0});
   }
   return tensors;
@@ -77,7 +83,7 @@ std::int64_t row_at(std::int64_t place, std::int64_t head_rows) {
 }
 
 void write_rows(const StoredRows& rows, const NewTensor& tensor, int threads, const GgufWriter::Sink& sink) {
-  const std::int64_t count = tensor.spec.shape.front(), width = rows.width();
+  const std::int64_t count = tensor.specs.front().shape.front(), width = rows.width();
   const auto row_bytes = static_cast<std::size_t>(bytes_of(tensor.type, width));
   const std::int64_t at_once = std::max<std::int64_t>(1, values_at_once / width);
   std::vector<std::byte> made;
@@ -118,10 +124,13 @@ Quantised quantise_model(const std::string& model_path, const std::filesystem::p
   Quantised result;
   std::int64_t weights = 0;
   for (const NewTensor& tensor : tensors) {
-    StoredRows(checkpoint, tensor.spec.name, tensor.spec.shape);  // refused before a byte is written
-    writer.add_tensor(tensor.name, file_name_of(tensor.type), tensor.spec.shape);
-    result.bytes += bytes_of(tensor.type, tensor.spec.elements());
-    weights += tensor.spec.elements();
+    for (const TensorSpec& spec : tensor.specs)
+      StoredRows(checkpoint, spec.name, spec.shape);  // refused before a byte is written
+    std::vector<std::int64_t> shape = tensor.specs.front().shape;
+    if (!tensor.specs.front().stacked_name.empty()) shape.insert(shape.begin(), std::ssize(tensor.specs));
+    writer.add_tensor(tensor.name, file_name_of(tensor.type), shape);
+    result.bytes += bytes_of(tensor.type, parameters_of(tensor.specs));
+    weights += parameters_of(tensor.specs);
   }
   result.bits_per_weight = 8 * static_cast<double>(result.bytes) / static_cast<double>(weights);
   const std::vector<float> factors = frequency_factors(model.arch);
@@ -132,8 +141,9 @@ Quantised quantise_model(const std::string& model_path, const std::filesystem::p
     if (index == std::ssize(tensors)) return sink(std::as_bytes(std::span(factors)));
     const NewTensor& tensor = tensors[static_cast<std::size_t>(index)];
     if (options.progress) options.progress(static_cast<double>(done) / static_cast<double>(weights), tensor.name);
-    write_rows(StoredRows(checkpoint, tensor.spec.name, tensor.spec.shape), tensor, options.threads, sink);
-    done += tensor.spec.elements();
+    for (const TensorSpec& spec : tensor.specs)
+      write_rows(StoredRows(checkpoint, spec.name, spec.shape), tensor, options.threads, sink);
+    done += parameters_of(tensor.specs);
   });
   return result;
 }

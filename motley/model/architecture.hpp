@@ -26,15 +26,34 @@ enum class PositionKind { rotary, learned };  // learned: an embedding table, ad
 
 constexpr double max_context = 1 << 30;  // tokens: no model comes near
 
+// Several FFNs of which a router chooses some for each token, by the largest of its logits; the outputs are weighted by
+// the softmax of those.
+struct Experts {
+  std::int64_t count = 0;   // 0: one FFN for all tokens
+  std::int64_t active = 0;  // of a token
+  bool operator==(const Experts&) const = default;
+};
+
+// What may differ from layer to layer.
+struct LayerKind {
+  std::int64_t window = 0;  // positions a token looks back on, itself included; 0: full attention
+  std::int64_t ffn = 0;     // columns of the FFN, or of each expert
+  Experts experts;
+  // FFN columns that a token's hidden state passes.
+  std::int64_t active_ffn() const { return experts.count > 0 ? experts.active * ffn : ffn; }
+  bool operator==(const LayerKind&) const = default;
+};
+
 // One description for all families; the engine builds its layers from these fields alone.
 struct Architecture {
-  std::string family;  // model_type: llama, mistral, opt, qwen2, qwen3
+  std::string family;  // model_type: llama, mistral, mixtral, opt, qwen2, qwen3
   std::int64_t layers = 0;
   std::int64_t hidden = 0;
   std::int64_t heads = 0;
   std::int64_t kv_heads = 0;
   std::int64_t head_dim = 0;
-  std::int64_t ffn = 0;
+  std::vector<LayerKind> kinds = {LayerKind()};
+  std::vector<std::uint8_t> kind_of_layer;  // indices of `kinds`; empty: all layers are of the first
   std::int64_t vocabulary = 0;
   std::int64_t context = 0;  // largest position + 1, of rotary embeddings as they are stretched
   Norm norm = Norm::rms;
@@ -52,8 +71,6 @@ struct Architecture {
   Rotary rotary;
   std::int64_t position_offset = 0;  // OPT's learned table starts at 2
   std::int64_t position_rows = 0;    // rows of the learned table
-  std::int64_t sliding_window = 0;   // positions a token looks back on, itself included; 0: full attention
-  std::vector<bool> sliding_layers;  // which layers have the window; empty: all layers alike
   std::int64_t embedding_dim = 0;    // of a token embedding that is projected to `hidden` (OPT-350m); 0: none is
   bool tied_embeddings = false;
   DType checkpoint_type = DType::bf16;        // `file` where a GGUF file has more than one
@@ -61,6 +78,11 @@ struct Architecture {
   std::vector<std::int64_t> eos_tokens;
   std::optional<std::int64_t> bos_token;
   std::optional<std::int64_t> pad_token;  // whose row of the embedding learns nothing from being looked up
+
+  std::size_t kind_index(std::int64_t layer) const {
+    return kind_of_layer.empty() ? 0 : kind_of_layer.at(static_cast<std::size_t>(layer));
+  }
+  const LayerKind& kind(std::int64_t layer) const { return kinds[kind_index(layer)]; }
   bool operator==(const Architecture&) const = default;
 };
 

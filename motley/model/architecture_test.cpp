@@ -44,7 +44,7 @@ TEST(Architecture, LlamaDefaults) {
   EXPECT_DOUBLE_EQ(arch.norm_epsilon, 1e-6);
   EXPECT_EQ(arch.rotary, Rotary{});
   EXPECT_FALSE(arch.tied_embeddings);
-  EXPECT_EQ(arch.sliding_window, 0);
+  EXPECT_EQ(arch.kinds.front().window, 0);
   EXPECT_EQ(arch.checkpoint_type, DType::bf16);
   EXPECT_THAT(arch.eos_tokens, ElementsAre(2));
   EXPECT_EQ(arch.bos_token, 1);
@@ -58,8 +58,8 @@ TEST(Architecture, NullDiffersFromAbsentWhereItDoesInTransformers) {
   EXPECT_EQ(arch_of({{"vocab_size", "2"}}).bos_token, 1);
   EXPECT_EQ(arch_of({{"vocab_size", "1"}}).bos_token, std::nullopt);
   EXPECT_EQ(arch_of({{"num_key_value_heads", "null"}}).kv_heads, 8);
-  EXPECT_EQ(arch_of({{"model_type", "\"mistral\""}}).sliding_window, 4096);
-  EXPECT_EQ(arch_of({{"model_type", "\"mistral\""}, {"sliding_window", "null"}}).sliding_window, 0);
+  EXPECT_EQ(arch_of({{"model_type", "\"mistral\""}}).kinds.front().window, 4096);
+  EXPECT_EQ(arch_of({{"model_type", "\"mistral\""}, {"sliding_window", "null"}}).kinds.front().window, 0);
 }
 
 TEST(Architecture, OldAndNewSpellingOfRotaryAreOne) {
@@ -178,26 +178,49 @@ TEST(Architecture, QuantisedCheckpointsAreRefusedByTheirMethod) {
   EXPECT_EQ(refused("quantity", "{}"), "accepted");
 }
 
+TEST(Architecture, MixtralsFfnsAreExperts) {
+  const auto mixtral = [](std::vector<std::pair<std::string, std::string>> changes) {
+    changes.push_back({"model_type", "\"mixtral\""});
+    return arch_of(changes);
+  };
+  const Architecture usual = mixtral({});
+  EXPECT_EQ(usual.kinds.front().experts, (Experts{.count = 8, .active = 2}));
+  EXPECT_EQ(usual.kinds.front().window, 0);
+  EXPECT_EQ(usual.rotary.theta, 1e6);
+  const Architecture other =
+      mixtral({{"num_local_experts", "32"}, {"num_experts_per_tok", "4"}, {"sliding_window", "64"}});
+  EXPECT_EQ(other.kinds.front().experts, (Experts{.count = 32, .active = 4}));
+  EXPECT_EQ(other.kinds.front().window, 64);
+  EXPECT_EQ(other.kinds.front().active_ffn(), 4 * other.kinds.front().ffn);
+  EXPECT_THROW(mixtral({{"num_local_experts", "2"}, {"num_experts_per_tok", "4"}}), Error);
+}
+
+std::vector<std::int64_t> windows(const Architecture& arch) {
+  std::vector<std::int64_t> all;
+  for (std::int64_t layer = 0; layer < arch.layers; ++layer) all.push_back(arch.kind(layer).window);
+  return all;
+}
+
 TEST(Architecture, QwenWindows) {
   const auto qwen2 = [](std::vector<std::pair<std::string, std::string>> changes) {
     changes.push_back({"model_type", "\"qwen2\""});
     return arch_of(changes);
   };
-  EXPECT_EQ(qwen2({{"sliding_window", "16"}}).sliding_window, 0);
+  EXPECT_EQ(qwen2({{"sliding_window", "16"}}).kinds.front().window, 0);
   const Architecture some =
       qwen2({{"use_sliding_window", "true"}, {"sliding_window", "16"}, {"max_window_layers", "3"}});
-  EXPECT_EQ(some.sliding_window, 16);
-  EXPECT_THAT(some.sliding_layers, ElementsAre(false, false, false, true));
+  EXPECT_THAT(windows(some), ElementsAre(0, 0, 0, 16));
   const Architecture all = qwen2({{"use_sliding_window", "true"}, {"max_window_layers", "0"}});
-  EXPECT_EQ(all.sliding_window, 4096);
-  EXPECT_THAT(all.sliding_layers, IsEmpty());
+  EXPECT_THAT(windows(all), ElementsAre(4096, 4096, 4096, 4096));
+  EXPECT_EQ(all.kinds.size(), 1);
   const Architecture none = qwen2({{"use_sliding_window", "true"}, {"sliding_window", "16"}});
-  EXPECT_EQ(none.sliding_window, 0);
+  EXPECT_THAT(windows(none), ElementsAre(0, 0, 0, 0));
   const Architecture listed =
       qwen2({{"use_sliding_window", "true"},
              {"sliding_window", "16"},
              {"layer_types", R"(["full_attention", "sliding_attention", "full_attention", "sliding_attention"])"}});
-  EXPECT_THAT(listed.sliding_layers, ElementsAre(false, true, false, true));
+  EXPECT_THAT(windows(listed), ElementsAre(0, 16, 0, 16));
+  EXPECT_EQ(listed.kinds.size(), 2);
   EXPECT_TRUE(listed.qkv_bias);
   EXPECT_FALSE(listed.output_bias);
 }

@@ -105,14 +105,14 @@ Activation read_activation(const Config& config, std::string_view key, const std
               "supported: silu, swish, gelu, gelu_new, gelu_fast, gelu_pytorch_tanh, relu");
 }
 
-Rotary read_rotary(const Config& config, std::int64_t& context) {
+Rotary read_rotary(const Config& config, std::int64_t& context, double theta) {
   const std::string_view key = config.has("rope_scaling") ? "rope_scaling" : "rope_parameters";
   const Config table = config.has(key) ? config.table(key) : config;
   if (table.has("full_attention") || table.has("sliding_attention"))
     unsupported(config.at(key), "a table of rotary parameters per layer type", "give one table for all layers");
 
   Rotary rotary;
-  rotary.theta = (table.has("rope_theta") ? table : config).number("rope_theta", {.above = 1, .max = 1e15}, 10000);
+  rotary.theta = (table.has("rope_theta") ? table : config).number("rope_theta", {.above = 1, .max = 1e15}, theta);
   const Config& holder = table.has("partial_rotary_factor") ? table : config;
   if (holder.number("partial_rotary_factor", {.above = 0, .max = 1}, 1) != 1)
     unsupported(holder.at("partial_rotary_factor"), "partial rotary embedding",
@@ -169,8 +169,12 @@ void read_windows(const Config& config, Architecture& arch) {
   }
   const auto count = std::count(sliding.begin(), sliding.end(), true);
   if (count == 0) return;
-  arch.sliding_window = window;
-  if (count < arch.layers) arch.sliding_layers = std::move(sliding);
+  arch.kinds.front().window = window;
+  if (count == arch.layers) return;
+  LayerKind full = arch.kinds.front();
+  full.window = 0;
+  arch.kinds.push_back(full);
+  for (const bool slides : sliding) arch.kind_of_layer.push_back(slides ? 0 : 1);
 }
 
 std::vector<std::int64_t> read_eos(const Config& config, std::int64_t vocabulary,

@@ -19,6 +19,7 @@ constexpr double max_heads = 1 << 12;
 constexpr double max_head_dim = 1 << 12;
 constexpr double max_hidden = 1 << 18;
 constexpr double max_ffn = 1 << 21;
+constexpr double max_experts = 1 << 12;
 constexpr double max_vocabulary = 1 << 24;
 
 // The keys of a config.json, or of a table inside it. A null counts as absent unless a method says otherwise.
@@ -70,8 +71,8 @@ class Config {
 
 Activation read_activation(const Config& config, std::string_view key, const std::string& otherwise);
 // Both spellings: `rope_theta` with `rope_scaling`, and `rope_parameters` (transformers 5) that holds everything.
-// Stretches the context that is given.
-Rotary read_rotary(const Config& config, std::int64_t& context);
+// `theta` where none is stated. Stretches the context that is given.
+Rotary read_rotary(const Config& config, std::int64_t& context, double theta);
 // Query and key/value heads and their size; none: as many as query heads, hidden / heads.
 void read_heads(const Config& config, Architecture& arch, std::optional<std::int64_t> kv_heads,
                 std::optional<std::int64_t> head_dim);

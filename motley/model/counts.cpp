@@ -6,37 +6,84 @@
 namespace motley {
 namespace {
 
-std::int64_t matrix_elements(const std::vector<TensorSpec>& tensors) {
+// Of those that a token passes: of its experts alone.
+std::int64_t passed_elements(const std::vector<TensorSpec>& tensors, std::int64_t active) {
   std::int64_t sum = 0;
   for (const TensorSpec& tensor : tensors)
-    if (tensor.shape.size() == 2) sum += tensor.elements();
+    if (tensor.is_matrix()) sum += (tensor.experts > 0 ? active : 1) * tensor.elements();
   return sum;
 }
 
 }  // namespace
 
-std::int64_t parameters_of(const std::vector<TensorSpec>& tensors) {
-  std::int64_t sum = 0;
-  for (const TensorSpec& tensor : tensors) sum += tensor.elements();
-  return sum;
+std::vector<std::int64_t> kind_counts(const Architecture& arch, const LayerRange& layers) {
+  std::vector<std::int64_t> counts(arch.kinds.size());
+  if (arch.kinds.size() == 1) counts.front() = layers.size();
+  else for (std::int64_t layer = layers.first; layer < layers.end; ++layer) ++counts[arch.kind_index(layer)];
+  return counts;
 }
 
-std::int64_t block_parameters(const Architecture& arch) { return parameters_of(block_tensors(arch, 0)); }
+std::int64_t window_of(const Architecture& arch) {
+  std::int64_t widest = 0;
+  for (const LayerKind& kind : arch.kinds) {
+    if (kind.window == 0) return 0;
+    widest = std::max(widest, kind.window);
+  }
+  return widest;
+}
+
+std::int64_t narrowest_ffn(const Architecture& arch) {
+  return std::ranges::min(arch.kinds, {}, &LayerKind::ffn).ffn;
+}
+
+std::vector<std::int64_t> layer_of_kinds(const Architecture& arch) {
+  std::vector<std::int64_t> first(arch.kinds.size(), 0);
+  for (std::int64_t layer = arch.layers; layer-- > 0;) first[arch.kind_index(layer)] = layer;
+  return first;
+}
+
+std::int64_t block_parameters(const Architecture& arch, std::int64_t layer) {
+  return parameters_of(block_tensors(arch, layer));
+}
+
+double mean_block_parameters(const Architecture& arch) {
+  const std::int64_t ends = parameters_of(part_tensors(arch, ends_of(whole_model(arch))));
+  return static_cast<double>(total_parameters(arch) - ends) / static_cast<double>(arch.layers);
+}
 
 std::int64_t total_parameters(const Architecture& arch) {
-  const std::int64_t ends = parameters_of(part_tensors(arch, ends_of(whole_model(arch))));
-  return ends + arch.layers * block_parameters(arch);
+  const std::vector<std::int64_t> counts = kind_counts(arch, {0, arch.layers});
+  std::int64_t total = parameters_of(part_tensors(arch, ends_of(whole_model(arch))));
+  for (const std::int64_t layer : layer_of_kinds(arch))
+    total += counts[arch.kind_index(layer)] * block_parameters(arch, layer);
+  return total;
 }
 
-double block_flops(const Architecture& arch, double context) {
-  const bool windowed = arch.sliding_window > 0 && arch.sliding_layers.empty();
-  const double seen = windowed ? std::min(context, static_cast<double>(arch.sliding_window)) : context;
-  const double products = 2.0 * static_cast<double>(matrix_elements(block_tensors(arch, 0)));
+std::int64_t active_parameters(const Architecture& arch) {
+  std::int64_t total = total_parameters(arch);
+  for (std::int64_t layer = 0; layer < arch.layers; ++layer)
+    for (const TensorSpec& tensor : block_tensors(arch, layer))
+      if (tensor.experts > 0) total -= (tensor.experts - arch.kind(layer).experts.active) * tensor.elements();
+  return total;
+}
+
+double block_flops(const Architecture& arch, std::int64_t layer, double context) {
+  const LayerKind& kind = arch.kind(layer);
+  const double seen = kind.window > 0 ? std::min(context, static_cast<double>(kind.window)) : context;
+  const double products = 2.0 * static_cast<double>(passed_elements(block_tensors(arch, layer), kind.experts.active));
   const double attention = 4.0 * static_cast<double>(arch.heads * arch.head_dim) * seen;  // scores and weighted values
   return products + attention;
 }
 
-double head_flops(const Architecture& arch) { return 2.0 * static_cast<double>(matrix_elements(head_tensors(arch))); }
+double blocks_flops(const Architecture& arch, double context) {
+  const std::vector<std::int64_t> counts = kind_counts(arch, {0, arch.layers});
+  double flops = 0;
+  for (const std::int64_t layer : layer_of_kinds(arch))
+    flops += static_cast<double>(counts[arch.kind_index(layer)]) * block_flops(arch, layer, context);
+  return flops;
+}
+
+double head_flops(const Architecture& arch) { return 2.0 * static_cast<double>(passed_elements(head_tensors(arch), 0)); }
 
 std::int64_t kv_bytes_per_token(const Architecture& arch, DType kv_type) {
   return bytes_of(kv_type, 2 * arch.kv_heads * arch.head_dim);

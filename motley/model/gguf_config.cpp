@@ -113,11 +113,12 @@ void check_heads(const Metadata& metadata, Value& config) {
                              "use a model where both are alike");
 }
 
-void refuse_unknown(const Metadata& metadata) {
+void refuse_unknown(const Metadata& metadata, const GgufForm& form) {
   const auto none = [&](std::string_view key, std::string_view what) {
     const std::string name = metadata.own(key);
-    if (const Value* value = metadata.find(name); value && value->is_number() && value->as_number() != 0)
-      metadata.at(name).fail(fmt::format("{} are not supported", what), "use a dense model");
+    const bool known = std::ranges::find(form.keys, key, &GgufKey::gguf) != form.keys.end();
+    if (const Value* value = metadata.find(name); value && !known && value->is_number() && value->as_number() != 0)
+      metadata.at(name).fail(fmt::format("{} are not supported for this architecture", what), "use another model");
   };
   none("expert_count", "experts");
   none("attention.max_alibi_bias", "position biases");
@@ -240,7 +241,7 @@ const Family& gguf_family_of(const Metadata& metadata, const Value& keys) {
 Value gguf_config(const std::vector<std::unique_ptr<GgufFile>>& parts) {
   const Metadata metadata(parts);
   const Family& family = gguf_family_of(metadata, parts.front()->metadata());
-  refuse_unknown(metadata);
+  refuse_unknown(metadata, *family.gguf);
   Value config = Value::object({{"model_type", std::string(family.name)}});
   copy_numbers(metadata, config);
   check_heads(metadata, config);
@@ -258,8 +259,9 @@ std::map<std::string, DType> gguf_tensor_types(const std::vector<std::unique_ptr
   std::map<std::string, DType> types;
   for (const auto& part : parts)
     for (const auto& [stored, tensor] : part->tensors())
-      if (const std::string name = hugging_face_name(names, stored); !name.empty() && tensor.shape.size() == 2)
-        types.emplace(name, stored_type({part->path(), tensor}, stored));
+      if (const TensorNames* known = names_of(names, stored);
+          known != nullptr && tensor.shape.size() >= 2 && known->role != "router")
+        types.emplace(hugging_face_name(names, stored), stored_type({part->path(), tensor}, stored));
   return types;
 }
 

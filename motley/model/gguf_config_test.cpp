@@ -89,7 +89,7 @@ TEST_F(GgufConfigTest, ReadsAModel) {
   EXPECT_EQ(arch.heads, 4);
   EXPECT_EQ(arch.kv_heads, 2);
   EXPECT_EQ(arch.head_dim, 16);
-  EXPECT_EQ(arch.ffn, 96);
+  EXPECT_EQ(arch.kinds.front().ffn, 96);
   EXPECT_EQ(arch.vocabulary, 300);
   EXPECT_EQ(arch.context, 128);
   EXPECT_EQ(arch.norm_epsilon, 1e-5);
@@ -114,7 +114,7 @@ TEST_F(GgufConfigTest, FamiliesAreWhatTheirTensorsSay) {
   const Architecture windowed =
       read({.more = [](GgufWriter& writer) { writer.set_u32("llama.attention.sliding_window", 32); }}).arch;
   EXPECT_EQ(windowed.family, "mistral");
-  EXPECT_EQ(windowed.sliding_window, 32);
+  EXPECT_EQ(windowed.kinds.front().window, 32);
 }
 
 TEST_F(GgufConfigTest, EndsOfATurnEndASequence) {

@@ -15,7 +15,8 @@ constexpr std::int64_t alignment = 64;
 std::int64_t aligned(std::int64_t bytes) { return (bytes + alignment - 1) / alignment * alignment; }
 
 std::int64_t tensor_bytes(const Architecture& arch, const TensorSpec& tensor, const Shard& shard, DType weight_type) {
-  return aligned(held_bytes(slice_of(arch, tensor, shard), held_type(arch, tensor, weight_type)));
+  return std::max<std::int64_t>(1, tensor.experts) *
+         aligned(held_bytes(slice_of(arch, tensor, shard), held_type(arch, tensor, weight_type)));
 }
 
 }  // namespace
@@ -32,11 +33,11 @@ std::int64_t Buffer::bytes() const {
 
 DType held_type(const Architecture& arch, const TensorSpec& tensor, DType weight_type) {
   const DType computed = dtype_row(weight_type).computed_in;
-  if (tensor.shape.size() != 2) return computed;
+  if (!tensor.may_be_quantised()) return computed;
   if (weight_type == DType::int8 || weight_type == DType::int4) return tensor.in_block ? weight_type : computed;
   DType type = weight_type;
   if (type == DType::file) {
-    const auto stored = arch.tensor_types.find(tensor.name);
+    const auto stored = arch.tensor_types.find(tensor.type_name());
     MOTLEY_CHECK(stored != arch.tensor_types.end());
     type = stored->second;
   } else if (is_quantised(type)) {
@@ -63,21 +64,29 @@ std::int64_t block_bytes(const Architecture& arch, std::int64_t layer, const Sha
 
 std::int64_t weight_bytes(const Architecture& arch, const ModelPart& part, const Shard& shard, DType weight_type) {
   std::int64_t bytes = 0;
-  if (weight_type == DType::file)
+  if (weight_type == DType::file) {
     for (std::int64_t layer = part.layers.first; layer < part.layers.end; ++layer)
       bytes += block_bytes(arch, layer, shard, weight_type);
-  else if (part.layers.size() > 0)
-    bytes += part.layers.size() * block_bytes(arch, part.layers.first, shard, weight_type);
+  } else {
+    const std::vector<std::int64_t> counts = kind_counts(arch, part.layers);
+    for (const std::int64_t layer : layer_of_kinds(arch))
+      if (const std::int64_t count = counts[arch.kind_index(layer)]; count > 0)
+        bytes += count * block_bytes(arch, layer, shard, weight_type);
+  }
   for (const TensorSpec& tensor : part_tensors(arch, ends_of(part)))
     bytes += tensor_bytes(arch, tensor, shard, weight_type);
   return bytes;
 }
 
 std::int64_t largest_block_bytes(const Architecture& arch, const Shard& shard, DType weight_type) {
-  std::int64_t most = block_bytes(arch, 0, shard, weight_type);
+  std::int64_t most = 0;
+  const auto count = [&](std::int64_t layer) {
+    most = std::max(most, block_bytes(arch, layer, shard, weight_type));
+  };
   if (weight_type == DType::file)
-    for (std::int64_t layer = 1; layer < arch.layers; ++layer)
-      most = std::max(most, block_bytes(arch, layer, shard, weight_type));
+    for (std::int64_t layer = 0; layer < arch.layers; ++layer) count(layer);
+  else
+    std::ranges::for_each(layer_of_kinds(arch), count);
   return most;
 }
 
@@ -104,6 +113,13 @@ std::vector<Buffer> activation_buffers(const Architecture& arch, const ModelPart
   const std::int64_t sequences = limits.max_sequences;
   const std::int64_t query = shard.heads.size() * arch.head_dim;
   const std::int64_t key = shard.kv_heads.size() * arch.head_dim;
+  std::int64_t widest = 0, experts = 0, active = 0;
+  for (std::size_t i = 0; i < arch.kinds.size(); ++i) {
+    const Experts& of = arch.kinds[i].experts;
+    widest = std::max(widest, std::max<std::int64_t>(1, of.active) * shard.columns[i].size());
+    experts = std::max(experts, of.count);
+    active = std::max(active, of.active);
+  }
   std::vector<Buffer> buffers = {
       {"tokens", std::nullopt, {tokens}},
       {"positions", std::nullopt, {tokens}},
@@ -114,9 +130,14 @@ std::vector<Buffer> activation_buffers(const Architecture& arch, const ModelPart
       {"value", type, {tokens, key}},
       {"attention", type, {tokens, query}},
       {"projected", type, {tokens, arch.hidden}},
-      {"up", type, {tokens, shard.ffn.size()}},
+      {"up", type, {tokens, widest}},
   };
-  if (arch.gated) buffers.push_back({"gate", type, {tokens, shard.ffn.size()}});
+  if (arch.gated) buffers.push_back({"gate", type, {tokens, widest}});
+  if (experts > 0) {
+    buffers.push_back({"routed", DType::fp32, {tokens, experts}});
+    buffers.push_back({"chosen", std::nullopt, {tokens, active}});
+    buffers.push_back({"shares", DType::fp32, {tokens, active}});
+  }
   if (!part.embedding) buffers.push_back({"incoming", type, {tokens, arch.hidden}});
   if (part.embedding && arch.embedding_dim > 0) buffers.push_back({"embedded", type, {tokens, arch.embedding_dim}});
   if (part.head) {

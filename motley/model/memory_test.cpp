@@ -16,7 +16,7 @@ Architecture small() {
   arch.heads = 4;
   arch.kv_heads = 2;
   arch.head_dim = 2;
-  arch.ffn = 16;
+  arch.kinds.front().ffn = 16;
   arch.vocabulary = 32;
   arch.context = 64;
   return arch;
@@ -137,7 +137,7 @@ TEST(Memory, QuantisedMatricesAreWholeBlocksPerRow) {
   arch.hidden = 256;
   arch.heads = arch.kv_heads = 12;
   arch.head_dim = 24;
-  arch.ffn = 512;
+  arch.kinds.front().ffn = 512;
   arch.vocabulary = 100;
   const std::vector<Shard> shards = make_shards(arch, 3, {0.5, 0.25, 0.25});
   const auto tensor = [&](std::string_view role) {
@@ -164,7 +164,7 @@ TEST(Memory, OfAFileEachTensorHasItsType) {
   Architecture arch;
   arch.family = "llama";
   arch.layers = 3;
-  arch.hidden = arch.ffn = 256;
+  arch.hidden = arch.kinds.front().ffn = 256;
   arch.heads = arch.kv_heads = 4;
   arch.head_dim = 64;
   arch.vocabulary = 100;

@@ -52,8 +52,8 @@ fs::path find_config(const std::string& name_or_path) {
 void set_tensor_types(Model& model, const std::string& source) {
   if (model.tensor_types.empty()) return;
   for (const TensorSpec& tensor : part_tensors(model.arch, whole_model(model.arch))) {
-    const auto found = model.tensor_types.find(tensor.name);
-    if (tensor.shape.size() == 2 && found == model.tensor_types.end())
+    const auto found = model.tensor_types.find(tensor.type_name());
+    if (tensor.may_be_quantised() && found == model.tensor_types.end())
       throw input_error(fmt::format("{}: the type of the tensor {} is missing", source, tensor.name),
                         "take the types from the model's GGUF file: plan again with it");
     if (found != model.tensor_types.end() && dtype_row(found->second).file_name.empty())
@@ -64,9 +64,13 @@ void set_tensor_types(Model& model, const std::string& source) {
   model.arch.checkpoint_type = DType::file;
 }
 
+// Under all names that files have for them.
 std::vector<std::string> tensor_names(const Architecture& arch) {
   std::vector<std::string> names;
-  for (const TensorSpec& tensor : part_tensors(arch, whole_model(arch))) names.push_back(tensor.name);
+  for (const TensorSpec& tensor : part_tensors(arch, whole_model(arch))) {
+    names.push_back(tensor.name);
+    if (!tensor.stacked_name.empty()) names.push_back(tensor.stacked_name);
+  }
   return names;
 }
 

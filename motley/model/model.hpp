@@ -44,13 +44,23 @@ void set_context(Model& model, std::int64_t tokens);
 
 // ---- counts ----
 
-std::int64_t parameters_of(const std::vector<TensorSpec>& tensors);
-std::int64_t block_parameters(const Architecture& arch);
-std::int64_t total_parameters(const Architecture& arch);  // a tied table counts once
+// Layers of each kind in a range.
+std::vector<std::int64_t> kind_counts(const Architecture& arch, const LayerRange& layers);
+std::int64_t window_of(const Architecture& arch);      // that all layers have; 0: some look back over everything
+std::int64_t narrowest_ffn(const Architecture& arch);  // columns, of any kind of layer
+// The first layer of each kind, which stands for all of them.
+std::vector<std::int64_t> layer_of_kinds(const Architecture& arch);
 
-// FLOPs of one token through one block: 2 per element of every matrix, and 4 heads head_dim per position attended to
-// (scores and weighted values): `context` of them, or the window where all layers have one that is smaller.
-double block_flops(const Architecture& arch, double context);
+std::int64_t block_parameters(const Architecture& arch, std::int64_t layer);
+double mean_block_parameters(const Architecture& arch);
+std::int64_t total_parameters(const Architecture& arch);   // a tied table counts once
+std::int64_t active_parameters(const Architecture& arch);  // of one token: without the experts that it does not take
+
+// FLOPs of one token through a block: 2 per element of every matrix that it passes, and 4 heads head_dim per position
+// attended to (scores and weighted values): `context` of them, or the layer's window where that is smaller.
+double block_flops(const Architecture& arch, std::int64_t layer, double context);
+// The same of all blocks.
+double blocks_flops(const Architecture& arch, double context);
 // FLOPs of one token through LM head and projection out.
 double head_flops(const Architecture& arch);
 // Bytes of keys and values of one token in one block, over all KV heads.
@@ -69,10 +79,11 @@ struct Span {
 struct Shard {
   Span heads;       // query heads
   Span kv_heads;    // whole groups; replicated where the degree exceeds the KV heads
-  Span ffn;         // FFN columns
+  std::vector<Span> columns;  // of the FFN, or of every expert, by kind of layer
   Span vocabulary;  // rows of embedding and head
   bool operator==(const Shard&) const = default;
 };
+bool of_one_size(const Shard& a, const Shard& b);  // wherever they lie
 
 // What to do about weights of type `file` for a model without such a file.
 constexpr const char* types_of_a_file = "give the model as a GGUF file, or another --weight-type";
@@ -121,7 +132,7 @@ Span whole_blocks(DType type, const Span& columns);
 std::int64_t held_bytes(const Slice& slice, DType type);
 // Every tensor rounded up to 64 bytes; a tied table counts once in a part with both embedding and head.
 std::int64_t weight_bytes(const Architecture& arch, const ModelPart& part, const Shard& shard, DType weight_type);
-// Of one block. All are alike but for those of a file with tensors of unlike types.
+// Of one block. All of a kind are alike but for those of a file with tensors of unlike types.
 std::int64_t block_bytes(const Architecture& arch, std::int64_t layer, const Shard& shard, DType weight_type);
 std::int64_t largest_block_bytes(const Architecture& arch, const Shard& shard, DType weight_type);
 // Throws an input error where a head is not whole blocks of the type that keys and values have.
@@ -140,9 +151,11 @@ struct Buffer {
   bool operator==(const Buffer&) const = default;
 };
 // The list that the engine allocates from. T = max_tokens, S = max_sequences, and of a rank's shard: Q = query heads x
-// head_dim, K = KV heads x head_dim, F = FFN columns, V = rows of vocabulary.
+// head_dim, K = KV heads x head_dim, F = FFN columns that a token passes (of experts: all that it takes), the most of
+// any kind of layer, V = rows of vocabulary, E = the most experts, A = the most that a token takes.
 //   every stage         tokens, positions [T] int64; hidden, normed, projected [T, hidden]; query, attention [T, Q];
 //                       key, value [T, K]; up [T, F]; gate [T, F] where gated
+//   with experts        routed [T, E], fp32; chosen [T, A] int64; shares [T, A], fp32
 //   not the first       incoming [T, hidden]
 //   embedding projected embedded [T, embedding_dim] with the embedding, last_embedded [S, embedding_dim] with the head
 //   with the head       last [S, hidden]; logits [S, V] fp32; all_logits [S, vocabulary] fp32 where vocabulary is cut

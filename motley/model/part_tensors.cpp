@@ -16,7 +16,7 @@ std::vector<ModelUnit> part_units(const Architecture& arch, const ModelPart& par
   std::vector<ModelUnit> units;
   if (part.embedding) units.push_back({-1, embedding_tensors(arch)});
   for (std::int64_t layer = part.layers.first; layer < part.layers.end; ++layer)
-    units.push_back({layer, block_tensors(arch, layer)});
+    units.push_back({layer, with_each_expert(block_tensors(arch, layer))});
   if (part.head) units.push_back({arch.layers, head_tensors(arch)});
   return units;
 }

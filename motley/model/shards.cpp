@@ -133,21 +133,30 @@ void cut_inside_groups(const Architecture& arch, const std::vector<double>& shar
   }
 }
 
-// Values of the largest blocks in which rows along the FFN columns lie in the file, or are held.
-std::int64_t ffn_block(const Architecture& arch, DType weight_type) {
+// Values of the largest blocks in which rows along the FFN columns of a kind of layer lie in the file, or are held.
+std::int64_t ffn_block(const Architecture& arch, std::size_t kind, DType weight_type) {
   std::int64_t most = grain;
-  if (is_quantised(weight_type)) most = std::max(most, dtype_row(fitting(weight_type, arch.ffn)).block_values);
-  if (!arch.tensor_types.empty())
-    for (const TensorSpec& tensor : part_tensors(arch, {.layers = {0, arch.layers}}))
-      if (const auto type = arch.tensor_types.find(tensor.name);
-          tensor.cut == Cut::ffn_in && type != arch.tensor_types.end())
-        most = std::max(most, dtype_row(type->second).block_values);
+  if (is_quantised(weight_type))
+    most = std::max(most, dtype_row(fitting(weight_type, arch.kinds[kind].ffn)).block_values);
+  if (arch.tensor_types.empty()) return most;
+  for (std::int64_t layer = 0; layer < arch.layers; ++layer)
+    if (arch.kind_index(layer) == kind)
+      for (const TensorSpec& tensor : block_tensors(arch, layer))
+        if (const auto type = arch.tensor_types.find(tensor.name);
+            tensor.cut == Cut::ffn_in && type != arch.tensor_types.end())
+          most = std::max(most, dtype_row(type->second).block_values);
   return most;
 }
 
 Span scaled(const Span& span, std::int64_t factor) { return {span.first * factor, span.end * factor}; }
 
 }  // namespace
+
+bool of_one_size(const Shard& a, const Shard& b) {
+  return a.heads.size() == b.heads.size() && a.kv_heads.size() == b.kv_heads.size() &&
+         std::ranges::equal(a.columns, b.columns, {}, &Span::size, &Span::size) &&
+         a.vocabulary.size() == b.vocabulary.size();
+}
 
 std::vector<Shard> make_shards(const Architecture& arch, int degree, const std::vector<double>& shares,
                                DType weight_type) {
@@ -161,12 +170,12 @@ std::vector<Shard> make_shards(const Architecture& arch, int degree, const std::
   const std::vector<double> parts = normalised(shares, ranks);
   std::vector<Shard> shards(ranks);
   degree <= arch.kv_heads ? cut_groups(arch, parts, shards) : cut_inside_groups(arch, parts, shards);
-  const std::vector<Span> ffn = cut(arch.ffn, parts, "FFN columns", ffn_block(arch, weight_type));
-  const std::vector<Span> vocabulary = cut(arch.vocabulary, parts, "rows of vocabulary");
-  for (std::size_t rank = 0; rank < ranks; ++rank) {
-    shards[rank].ffn = ffn[rank];
-    shards[rank].vocabulary = vocabulary[rank];
+  for (std::size_t kind = 0; kind < arch.kinds.size(); ++kind) {
+    const std::vector<Span> ffn = cut(arch.kinds[kind].ffn, parts, "FFN columns", ffn_block(arch, kind, weight_type));
+    for (std::size_t rank = 0; rank < ranks; ++rank) shards[rank].columns.push_back(ffn[rank]);
   }
+  const std::vector<Span> vocabulary = cut(arch.vocabulary, parts, "rows of vocabulary");
+  for (std::size_t rank = 0; rank < ranks; ++rank) shards[rank].vocabulary = vocabulary[rank];
   return shards;
 }
 
@@ -177,8 +186,8 @@ Slice slice_of(const Architecture& arch, const TensorSpec& tensor, const Shard& 
     case Cut::heads: slice.rows = scaled(shard.heads, arch.head_dim); break;
     case Cut::kv_heads: slice.rows = scaled(shard.kv_heads, arch.head_dim); break;
     case Cut::heads_in: slice.columns = scaled(shard.heads, arch.head_dim); break;
-    case Cut::ffn: slice.rows = shard.ffn; break;
-    case Cut::ffn_in: slice.columns = shard.ffn; break;
+    case Cut::ffn: slice.rows = shard.columns.at(tensor.kind); break;
+    case Cut::ffn_in: slice.columns = shard.columns.at(tensor.kind); break;
     case Cut::vocabulary: slice.rows = shard.vocabulary; break;
   }
   return slice;

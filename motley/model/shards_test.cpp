@@ -3,6 +3,7 @@
 #include <rapidcheck/gtest.h>
 
 #include <cmath>
+#include <functional>
 
 #include "motley/model/model.hpp"
 
@@ -19,33 +20,35 @@ Architecture shape(std::int64_t heads, std::int64_t kv_heads, std::int64_t ffn =
   arch.kv_heads = kv_heads;
   arch.head_dim = 4;
   arch.hidden = heads * arch.head_dim;
-  arch.ffn = ffn;
+  arch.kinds.front().ffn = ffn;
   arch.vocabulary = vocabulary;
   arch.qkv_bias = arch.output_bias = arch.ffn_bias = arch.norm_bias = true;
   return arch;
 }
 
-std::vector<std::int64_t> sizes(const std::vector<Shard>& shards, Span Shard::*part) {
+Span ffn_columns(const Shard& shard) { return shard.columns.front(); }
+
+std::vector<std::int64_t> sizes(const std::vector<Shard>& shards, const std::function<Span(const Shard&)>& part) {
   std::vector<std::int64_t> result;
-  for (const Shard& shard : shards) result.push_back((shard.*part).size());
+  for (const Shard& shard : shards) result.push_back(part(shard).size());
   return result;
 }
 
 TEST(Shards, OneRankHoldsAll) {
   const Shard whole = make_shards(shape(8, 2), 1).front();
-  EXPECT_EQ(whole, (Shard{{0, 8}, {0, 2}, {0, 1024}, {0, 1000}}));
+  EXPECT_EQ(whole, (Shard{{0, 8}, {0, 2}, {{0, 1024}}, {0, 1000}}));
 }
 
 TEST(Shards, EightKvHeadsOverThree) {
   const auto equal = make_shards(shape(32, 8), 3);
   EXPECT_THAT(sizes(equal, &Shard::kv_heads), ElementsAre(3, 3, 2));
   EXPECT_THAT(sizes(equal, &Shard::heads), ElementsAre(12, 12, 8));
-  EXPECT_THAT(sizes(equal, &Shard::ffn), ElementsAre(344, 344, 336));
+  EXPECT_THAT(sizes(equal, ffn_columns), ElementsAre(344, 344, 336));
   EXPECT_THAT(sizes(equal, &Shard::vocabulary), ElementsAre(336, 336, 328));  // 125 grains of 8
 
   const auto uneven = make_shards(shape(32, 8), 3, {0.5, 0.25, 0.25});
   EXPECT_THAT(sizes(uneven, &Shard::kv_heads), ElementsAre(4, 2, 2));
-  EXPECT_THAT(sizes(uneven, &Shard::ffn), ElementsAre(512, 256, 256));
+  EXPECT_THAT(sizes(uneven, ffn_columns), ElementsAre(512, 256, 256));
 
   const auto steep = make_shards(shape(32, 8), 3, {0.98, 0.01, 0.01});
   EXPECT_THAT(sizes(steep, &Shard::kv_heads), ElementsAre(6, 1, 1));
@@ -77,10 +80,10 @@ TEST(Shards, MoreRanksThanKvHeadsShareThem) {
 }
 
 TEST(Shards, SmallSizesAreCutFinely) {
-  EXPECT_THAT(sizes(make_shards(shape(4, 4, 20, 7), 3), &Shard::ffn), ElementsAre(7, 7, 6));
+  EXPECT_THAT(sizes(make_shards(shape(4, 4, 20, 7), 3), ffn_columns), ElementsAre(7, 7, 6));
   EXPECT_THAT(sizes(make_shards(shape(4, 4, 20, 7), 3), &Shard::vocabulary), ElementsAre(3, 2, 2));
-  EXPECT_THAT(sizes(make_shards(shape(4, 4, 27), 3), &Shard::ffn), ElementsAre(8, 8, 11));
-  EXPECT_THAT(sizes(make_shards(shape(4, 4, 3, 3), 3), &Shard::ffn), ElementsAre(1, 1, 1));
+  EXPECT_THAT(sizes(make_shards(shape(4, 4, 27), 3), ffn_columns), ElementsAre(8, 8, 11));
+  EXPECT_THAT(sizes(make_shards(shape(4, 4, 3, 3), 3), ffn_columns), ElementsAre(1, 1, 1));
 }
 
 TEST(Shards, FfnOfAFileIsCutAtItsBlocks) {
@@ -89,7 +92,7 @@ TEST(Shards, FfnOfAFileIsCutAtItsBlocks) {
     for (std::int64_t layer = 0; layer < arch.layers; ++layer)
       for (const TensorSpec& tensor : block_tensors(arch, layer)) arch.tensor_types[tensor.name] = type;
     std::vector<std::int64_t> columns;
-    for (const Shard& shard : make_shards(arch, degree)) columns.push_back(shard.ffn.size());
+    for (const Shard& shard : make_shards(arch, degree)) columns.push_back(ffn_columns(shard).size());
     return columns;
   };
   EXPECT_THAT(cut(DType::q4_k, 1536, 4), ElementsAre(512, 512, 256, 256));
@@ -100,7 +103,7 @@ TEST(Shards, FfnOfAFileIsCutAtItsBlocks) {
 
 TEST(Shards, FfnOfATypeMadeAtLoadIsCutAtItsBlocks) {
   const auto cut = [](DType type, std::int64_t ffn, int degree, const std::vector<double>& shares = {}) {
-    return sizes(make_shards(shape(8, 4, ffn), degree, shares, type), &Shard::ffn);
+    return sizes(make_shards(shape(8, 4, ffn), degree, shares, type), ffn_columns);
   };
   EXPECT_THAT(cut(DType::q4_k, 1536, 4), ElementsAre(512, 512, 256, 256));
   EXPECT_THAT(cut(DType::q4_k, 512, 3), ElementsAre(192, 160, 160)) << "not a block of 256 for each";
@@ -118,8 +121,8 @@ TEST(Shards, FfnOfAFileThatIsConvertedIsCutAtTheLargerBlocks) {
   Architecture arch = shape(8, 4, 1536);
   for (std::int64_t layer = 0; layer < arch.layers; ++layer)
     for (const TensorSpec& tensor : block_tensors(arch, layer)) arch.tensor_types[tensor.name] = DType::q8_0;
-  EXPECT_THAT(sizes(make_shards(arch, 4, {}, DType::q4_k), &Shard::ffn), ElementsAre(512, 512, 256, 256));
-  EXPECT_THAT(sizes(make_shards(arch, 5, {}, DType::file), &Shard::ffn), ElementsAre(320, 320, 320, 288, 288));
+  EXPECT_THAT(sizes(make_shards(arch, 4, {}, DType::q4_k), ffn_columns), ElementsAre(512, 512, 256, 256));
+  EXPECT_THAT(sizes(make_shards(arch, 5, {}, DType::file), ffn_columns), ElementsAre(320, 320, 320, 288, 288));
 }
 
 TEST(Shards, RefusesWhatCannotBeCut) {
@@ -162,17 +165,17 @@ RC_GTEST_PROP(ShardsProperty, CoverEverythingOnceAndInOrder, ()) {
   const Group g = random_group();
   const auto shards = make_shards(g.arch, g.degree, g.shares);
   RC_ASSERT(shards.size() == static_cast<std::size_t>(g.degree));
-  const auto covers = [&](Span Shard::*part, std::int64_t size) {
+  const auto covers = [&](const std::function<Span(const Shard&)>& part, std::int64_t size) {
     std::int64_t next = 0;
     for (const Shard& shard : shards) {
-      RC_ASSERT((shard.*part).first == next);
-      RC_ASSERT((shard.*part).size() > 0);
-      next = (shard.*part).end;
+      RC_ASSERT(part(shard).first == next);
+      RC_ASSERT(part(shard).size() > 0);
+      next = part(shard).end;
     }
     RC_ASSERT(next == size);
   };
   covers(&Shard::heads, g.arch.heads);
-  covers(&Shard::ffn, g.arch.ffn);
+  covers(ffn_columns, g.arch.kinds.front().ffn);
   covers(&Shard::vocabulary, g.arch.vocabulary);
 }
 
@@ -197,7 +200,7 @@ RC_GTEST_PROP(ShardsProperty, ALargerShareNeverHoldsLess, ()) {
       if (g.shares[a] <= g.shares[b]) continue;
       if (g.degree <= g.arch.kv_heads) RC_ASSERT(shards[a].heads.size() >= shards[b].heads.size());
       // The last rank also holds what is less than a grain of 8.
-      RC_ASSERT(shards[a].ffn.size() + 7 >= shards[b].ffn.size());
+      RC_ASSERT(ffn_columns(shards[a]).size() + 7 >= ffn_columns(shards[b]).size());
       RC_ASSERT(shards[a].vocabulary.size() + 7 >= shards[b].vocabulary.size());
     }
 }
@@ -206,15 +209,15 @@ RC_GTEST_PROP(ShardsProperty, NoBlockIsHeldTwiceWhereEachRankGetsOne, ()) {
   Group g = random_group();
   const DType type = *rc::gen::element(DType::q8_0, DType::q5_1, DType::q4_k, DType::q6_k);
   const std::int64_t block = dtype_row(type).block_values;
-  g.arch.ffn = block * (g.degree + *rc::gen::inRange<std::int64_t>(0, 20));
+  g.arch.kinds.front().ffn = block * (g.degree + *rc::gen::inRange<std::int64_t>(0, 20));
   for (const TensorSpec& tensor : block_tensors(g.arch, 0)) {
     if (tensor.cut != Cut::ffn_in) continue;
     std::int64_t bytes = 0;
     for (const Shard& shard : make_shards(g.arch, g.degree, g.shares, type)) {
-      RC_ASSERT(shard.ffn.size() > 0 && shard.ffn.first % block == 0);
+      RC_ASSERT(ffn_columns(shard).size() > 0 && ffn_columns(shard).first % block == 0);
       bytes += held_bytes(slice_of(g.arch, tensor, shard), held_type(g.arch, tensor, type));
     }
-    RC_ASSERT(bytes == tensor.shape[0] * bytes_of(type, g.arch.ffn));
+    RC_ASSERT(bytes == tensor.shape[0] * bytes_of(type, g.arch.kinds.front().ffn));
   }
 }
 

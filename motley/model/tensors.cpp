@@ -20,14 +20,18 @@ std::int64_t embedding_dim(const Architecture& arch) {
 class List {
  public:
   explicit List(const Architecture& arch, std::optional<std::int64_t> layer = {})
-      : names_(family_of(arch).tensors), layer_(layer ? std::to_string(*layer) : std::string()) {}
+      : names_(family_of(arch).tensors),
+        layer_(layer ? std::to_string(*layer) : std::string()),
+        kind_(layer ? arch.kind_index(*layer) : 0) {}
 
   void add(std::string_view role, std::string_view ending, std::vector<std::int64_t> shape, Cut cut) {
     const auto found = std::ranges::find(names_, role, &TensorNames::role);
     MOTLEY_CHECK(found != names_.end());
     tensors_.push_back({std::string(role).append(ending), with_layer(found->hugging_face, layer_).append(ending),
-                        std::move(shape), cut, !layer_.empty()});
+                        std::move(shape), cut, kind_, !layer_.empty(), experts_});
   }
+  // What is added from here on is there once for each of them.
+  void of_each(std::int64_t experts) { experts_ = experts; }
   // A bias has a row-cut matrix's cut, and is whole where the columns are cut: the sum over the ranks needs it once.
   void add_linear(std::string_view role, std::int64_t out, std::int64_t in, Cut cut, bool bias) {
     add(role, ".weight", {out, in}, cut);
@@ -44,6 +48,8 @@ class List {
  private:
   std::span<const TensorNames> names_;
   std::string layer_;
+  std::size_t kind_;
+  std::int64_t experts_ = 0;
   std::vector<TensorSpec> tensors_;
 };
 
@@ -55,7 +61,31 @@ std::int64_t TensorSpec::elements() const {
   return product;
 }
 
+std::int64_t parameters_of(const std::vector<TensorSpec>& tensors) {
+  std::int64_t sum = 0;
+  for (const TensorSpec& tensor : tensors) sum += std::max<std::int64_t>(1, tensor.experts) * tensor.elements();
+  return sum;
+}
+
+std::vector<TensorSpec> with_each_expert(std::vector<TensorSpec> tensors) {
+  std::vector<TensorSpec> all;
+  for (TensorSpec& tensor : tensors) {
+    if (tensor.experts == 0) {
+      all.push_back(std::move(tensor));
+      continue;
+    }
+    for (std::int64_t expert = 0; expert < tensor.experts; ++expert) {
+      TensorSpec& one = all.emplace_back(tensor);
+      one.experts = 0;
+      one.role = with_expert(one.role, expert);
+      one.stacked_name = std::exchange(one.name, with_expert(one.name, expert));
+    }
+  }
+  return all;
+}
+
 std::vector<TensorSpec> block_tensors(const Architecture& arch, std::int64_t layer) {
+  const LayerKind& kind = arch.kind(layer);
   const std::int64_t query = arch.heads * arch.head_dim;
   const std::int64_t key = arch.kv_heads * arch.head_dim;
   List list(arch, layer);
@@ -69,9 +99,12 @@ std::vector<TensorSpec> block_tensors(const Architecture& arch, std::int64_t lay
     list.add_norm("k_norm", arch.head_dim, arch.norm_bias);
   }
   list.add_norm("ffn_norm", arch.hidden, arch.norm_bias);
-  if (arch.gated) list.add_linear("gate", arch.ffn, arch.hidden, Cut::ffn, arch.ffn_bias);
-  list.add_linear("up", arch.ffn, arch.hidden, Cut::ffn, arch.ffn_bias);
-  list.add_linear("down", arch.hidden, arch.ffn, Cut::ffn_in, arch.ffn_bias);
+  if (kind.experts.count > 0) list.add("router", ".weight", {kind.experts.count, arch.hidden}, Cut::replicated);
+  list.of_each(kind.experts.count);
+  const std::string of = kind.experts.count > 0 ? "experts.E." : "";
+  if (arch.gated) list.add_linear(of + "gate", kind.ffn, arch.hidden, Cut::ffn, arch.ffn_bias);
+  list.add_linear(of + "up", kind.ffn, arch.hidden, Cut::ffn, arch.ffn_bias);
+  list.add_linear(of + "down", arch.hidden, kind.ffn, Cut::ffn_in, arch.ffn_bias);
   return list.take();
 }
 

@@ -15,7 +15,7 @@ enum class Cut {
   heads,       // rows (dimension 0) follow the query heads
   kv_heads,    // rows follow the key/value heads
   heads_in,    // columns (dimension 1) follow the query heads
-  ffn,         // rows follow the FFN columns
+  ffn,         // rows follow the FFN columns, those of each expert
   ffn_in,      // columns follow the FFN columns
   vocabulary   // rows follow the vocabulary
 };
@@ -26,11 +26,27 @@ struct TensorSpec {
   std::string name;  // Hugging Face's: "model.layers.3.self_attn.q_proj.weight"
   std::vector<std::int64_t> shape;
   Cut cut = Cut::replicated;
+  std::size_t kind = 0;  // of its layer
   bool in_block = true;  // not of the tables around the blocks
-  std::int64_t elements() const;
+  // Of an expert's tensor: how many experts have one each, of which this stands for all (role and name have E where the
+  // number goes). 0: it stands for itself.
+  std::int64_t experts = 0;
+  std::string stacked_name = {};  // of one expert's: the name with E
+  // Where types are kept by name: that of all experts' tensors, with E in the number's place, since a GGUF file has one
+  // for them all.
+  const std::string& type_name() const { return stacked_name.empty() ? name : stacked_name; }
+  std::int64_t elements() const;  // of one expert
+  bool is_matrix() const { return shape.size() == 2; }
+  // A router's logits decide: it stays in the type of the activations.
+  bool may_be_quantised() const { return is_matrix() && role != "router.weight"; }
 };
 
+// Of a block; alike ones of its experts stand once.
 std::vector<TensorSpec> block_tensors(const Architecture& arch, std::int64_t layer);
+// The same with those of each expert.
+std::vector<TensorSpec> with_each_expert(std::vector<TensorSpec> tensors);
+// Elements of them all.
+std::int64_t parameters_of(const std::vector<TensorSpec>& tensors);
 // Token and learned position tables, projection in.
 std::vector<TensorSpec> embedding_tensors(const Architecture& arch);
 // Final norm, projection out, and last the LM head, which has the embedding's name where they are tied.

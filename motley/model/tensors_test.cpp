@@ -66,23 +66,37 @@ TEST(Tensors, BiasesOfColumnCutMatricesAreWhole) {
 
 TEST(Counts, Llama2_70B) {
   const Architecture arch = read_model("llama-2-70b").arch;
-  EXPECT_EQ(block_parameters(arch) - 2 * arch.hidden, 855'638'016);  // without norms
+  EXPECT_EQ(block_parameters(arch, 0) - 2 * arch.hidden, 855'638'016);  // without norms
   EXPECT_EQ(kv_bytes_per_token(arch, DType::fp16), 4096);            // 2 x 8 heads x 128 x 2 bytes, per layer
   EXPECT_EQ(kv_bytes_per_token(arch, DType::fp32), 8192);
   EXPECT_EQ(kv_bytes_per_token(arch, DType::int4), 1152);  // 32 blocks of 64 values
-  EXPECT_DOUBLE_EQ(block_flops(arch, 0), 2.0 * 855'638'016);
-  EXPECT_DOUBLE_EQ(block_flops(arch, 1000) - block_flops(arch, 0), 4.0 * 8192 * 1000);
+  EXPECT_DOUBLE_EQ(block_flops(arch, 0, 0), 2.0 * 855'638'016);
+  EXPECT_DOUBLE_EQ(block_flops(arch, 0, 1000) - block_flops(arch, 0, 0), 4.0 * 8192 * 1000);
   EXPECT_DOUBLE_EQ(head_flops(arch), 2.0 * 32000 * 8192);
 }
 
 TEST(Counts, AWindowBoundsAttention) {
   Architecture arch = read_model("mistral-7b").arch;
-  EXPECT_EQ(arch.sliding_window, 4096);
-  EXPECT_DOUBLE_EQ(block_flops(arch, 4096), block_flops(arch, 10000));
-  EXPECT_LT(block_flops(arch, 4000), block_flops(arch, 4096));
-  arch.sliding_layers.assign(static_cast<std::size_t>(arch.layers), true);
-  arch.sliding_layers[0] = false;
-  EXPECT_LT(block_flops(arch, 4096), block_flops(arch, 10000)) << "not all layers look through it";
+  EXPECT_EQ(arch.kinds.front().window, 4096);
+  EXPECT_DOUBLE_EQ(block_flops(arch, 0, 4096), block_flops(arch, 0, 10000));
+  EXPECT_LT(block_flops(arch, 0, 4000), block_flops(arch, 0, 4096));
+  arch.kinds.push_back(arch.kinds.front());
+  arch.kinds.back().window = 0;
+  arch.kind_of_layer.assign(static_cast<std::size_t>(arch.layers), 0);
+  arch.kind_of_layer[0] = 1;
+  EXPECT_LT(block_flops(arch, 0, 4096), block_flops(arch, 0, 10000));
+  EXPECT_DOUBLE_EQ(block_flops(arch, 1, 4096), block_flops(arch, 1, 10000));
+  EXPECT_DOUBLE_EQ(blocks_flops(arch, 1e4), block_flops(arch, 0, 1e4) + 31 * block_flops(arch, 1, 1e4));
+}
+
+// Mixtral 8x7B: 46.703 billion parameters, of which a token passes 12.880.
+TEST(Counts, OfExpertsATokenPassesSome) {
+  const Architecture arch = read_model("mixtral-8x7b").arch;
+  EXPECT_EQ(total_parameters(arch), 46'702'792'704);
+  EXPECT_EQ(active_parameters(arch), 12'879'925'248);
+  EXPECT_EQ(total_parameters(arch), parameters_of(part_tensors(arch, whole_model(arch))));
+  const double attention = 2.0 * 4096 * (2 * 4096 + 2 * 1024), router = 2.0 * 8 * 4096;
+  EXPECT_DOUBLE_EQ(block_flops(arch, 0, 0), attention + router + 2 * 3 * 2.0 * 4096 * 14336);
 }
 
 TEST(Counts, BytesOf) {

@@ -13,15 +13,17 @@ std::int64_t rank_parameters(const Architecture& arch, const ModelPart& part, co
 
 // Elements that the backward pass of one block reads per token, on one rank: its input, both normed inputs, the sum
 // after attention (hidden size each), query, key, value and the attention's output (the rank's heads), up, gate where
-// gated, and their product (the rank's FFN columns). Scores are computed again, as fused attention does. A block of
-// which only the input is kept (recomputation) has `hidden` elements instead.
-std::int64_t stored_elements_per_token(const Architecture& arch, const Shard& shard);
+// gated, and their product (the rank's FFN columns, of all experts that a token takes). Where there are experts, the
+// normed input and the output once more for each that a token takes, the router's logits, and which it chose with what
+// share. Scores are computed again, as fused attention does. A block of which only the input is kept (recomputation)
+// has `hidden` elements instead.
+std::int64_t stored_elements_per_token(const Architecture& arch, std::int64_t layer, const Shard& shard);
 
 // Elements that the backward pass of one block works with per token, on one rank, in addition to what is stored. The
 // gradient of the FFN's product, and with it those of up and gate and the activation once more (4 of the rank's FFN
 // columns; without a gate 2); and three times the hidden size: the gradient that came, the one that goes on past the
 // FFN, and a sum.
-std::int64_t backward_elements_per_token(const Architecture& arch, const Shard& shard);
+std::int64_t backward_elements_per_token(const Architecture& arch, std::int64_t layer, const Shard& shard);
 
 // Elements that the element-wise operations of one block read and write per token, on one rank. Each operation reads
 // its inputs and writes its output once: two norms (2 hidden sizes each), two residual sums (3 each), rotation of query
@@ -31,7 +33,7 @@ std::int64_t backward_elements_per_token(const Architecture& arch, const Shard& 
 struct ElementTraffic {
   std::int64_t forward = 0, backward = 0;
 };
-ElementTraffic element_traffic_per_token(const Architecture& arch, const Shard& shard);
+ElementTraffic element_traffic_per_token(const Architecture& arch, std::int64_t layer, const Shard& shard);
 
 // Bytes per token of the loss: its fp32 logits are written and read in the forward pass; the backward pass reads them,
 // writes their gradient and reads that in the head's products.

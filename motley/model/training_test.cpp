@@ -14,7 +14,7 @@ Architecture decoder() {
   arch.heads = 4;
   arch.kv_heads = 2;
   arch.head_dim = 2;
-  arch.ffn = 16;
+  arch.kinds.front().ffn = 16;
   arch.vocabulary = 32;
   arch.context = 64;
   return arch;
@@ -24,14 +24,14 @@ Architecture decoder() {
 // back 5 x 16.
 TEST(ElementTraffic, ByHand) {
   const Architecture arch = decoder();
-  const ElementTraffic traffic = element_traffic_per_token(arch, make_shards(arch, 1).front());
+  const ElementTraffic traffic = element_traffic_per_token(arch, 0, make_shards(arch, 1).front());
   EXPECT_EQ(traffic.forward, 32 + 48 + 24 + 48);
   EXPECT_EQ(traffic.backward, 48 + 48 + 24 + 80);
 }
 
 TEST(ElementTraffic, RanksDivideHeadsAndColumnsButNotTheHiddenSize) {
   const Architecture arch = decoder();
-  const ElementTraffic half = element_traffic_per_token(arch, make_shards(arch, 2).front());
+  const ElementTraffic half = element_traffic_per_token(arch, 0, make_shards(arch, 2).front());
   EXPECT_EQ(half.forward, 80 + (24 + 48) / 2);
   EXPECT_EQ(half.backward, 96 + (24 + 80) / 2);
 }
@@ -40,7 +40,7 @@ TEST(ElementTraffic, WithoutGateAndRotation) {
   Architecture arch = decoder();
   arch.gated = false;
   arch.position = PositionKind::learned;
-  const ElementTraffic traffic = element_traffic_per_token(arch, make_shards(arch, 1).front());
+  const ElementTraffic traffic = element_traffic_per_token(arch, 0, make_shards(arch, 1).front());
   EXPECT_EQ(traffic.forward, 80 + 2 * 16);
   EXPECT_EQ(traffic.backward, 96 + 3 * 16);
 }

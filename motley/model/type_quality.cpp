@@ -80,8 +80,11 @@ std::optional<double> kl_in(const MeasuredTypes& table, DType type) {
 
 bool fits_rows(const Architecture& arch, DType type) {
   const std::int64_t block = dtype_row(type).block_values;
-  return std::ranges::all_of(block_tensors(arch, 0), [&](const TensorSpec& tensor) {
-    return tensor.shape.size() != 2 || tensor.shape[1] % block == 0;
+  const auto fits = [&](const TensorSpec& tensor) {
+    return !tensor.may_be_quantised() || tensor.shape[1] % block == 0;
+  };
+  return std::ranges::all_of(layer_of_kinds(arch), [&](std::int64_t layer) {
+    return std::ranges::all_of(block_tensors(arch, layer), fits);
   });
 }
 

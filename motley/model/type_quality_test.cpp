@@ -19,10 +19,10 @@ TEST(TypeQuality, ChoicesFitTheRowsAndHaveNoBetterOther) {
   Architecture arch = read_model("llama-2-7b").arch;  // rows of 4096 and 11008, both multiples of 256
   EXPECT_EQ(weight_type_choices(arch),
             (std::vector<DType>{DType::fp16, DType::q8_0, DType::q6_k, DType::q5_k, DType::q4_k}));
-  arch.ffn = 11008 + 32;
+  arch.kinds.front().ffn = 11008 + 32;
   EXPECT_EQ(weight_type_choices(arch),
             (std::vector<DType>{DType::fp16, DType::q8_0, DType::q5_1, DType::q5_0, DType::q4_1, DType::q4_0}));
-  arch.ffn = 11008 + 8;
+  arch.kinds.front().ffn = 11008 + 8;
   EXPECT_EQ(weight_type_choices(arch), (std::vector<DType>{DType::fp16}));
 }
 

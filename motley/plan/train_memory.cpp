@@ -85,11 +85,15 @@ std::int64_t micro_batches_waiting(PipelineSchedule schedule, std::size_t stage,
 
 namespace {
 
-// What a tensor-parallel rank holds of a block and of the ends.
+// What a tensor-parallel rank holds of a block, and of the ends.
+struct BlockParts {
+  std::int64_t parameters = 0;
+  std::int64_t stored_elements = 0, backward_elements = 0;  // per token
+};
 struct RankParts {
-  std::int64_t block = 0, embedding = 0, head = 0, tied = 0;  // parameters; tied: of both ends in one stage
-  std::int64_t stored_elements = 0, backward_elements = 0;    // per token
-  std::int64_t logit_bytes = 0;                               // per token
+  std::vector<BlockParts> blocks;                  // by kind of layer
+  std::int64_t embedding = 0, head = 0, tied = 0;  // parameters; tied: of both ends in one stage
+  std::int64_t logit_bytes = 0;                    // per token
 };
 
 std::vector<RankParts> parts_of(const Architecture& arch, const Training& training, const std::vector<Shard>& shards,
@@ -97,15 +101,15 @@ std::vector<RankParts> parts_of(const Architecture& arch, const Training& traini
   std::vector<RankParts> parts;
   for (std::size_t i = 0; i < shards.size(); ++i) {
     const Shard& shard = shards[i];
-    const auto same = [&](Span Shard::*part) { return (shard.*part).size() == (shards[i - 1].*part).size(); };
-    if (i > 0 && same(&Shard::heads) && same(&Shard::kv_heads) && same(&Shard::ffn) && same(&Shard::vocabulary)) {
+    if (i > 0 && of_one_size(shard, shards[i - 1])) {
       parts.push_back(parts.back());
       continue;
     }
     RankParts& own = parts.emplace_back();
-    own.block = rank_parameters(arch, {.layers = {0, 1}}, shard);
-    own.stored_elements = stored_elements_per_token(arch, shard);
-    own.backward_elements = backward_elements_per_token(arch, shard);
+    for (const std::int64_t layer : layer_of_kinds(arch))
+      own.blocks.push_back({rank_parameters(arch, {.layers = {layer, layer + 1}}, shard),
+                            stored_elements_per_token(arch, layer, shard),
+                            backward_elements_per_token(arch, layer, shard)});
     if (footprint.embedding) own.embedding = rank_parameters(arch, {.layers = {}, .embedding = true}, shard);
     if (footprint.head) own.head = rank_parameters(arch, {.layers = {}, .embedding = false, .head = true}, shard);
     if (footprint.embedding && footprint.head)
@@ -137,29 +141,33 @@ std::vector<TrainMemory> train_memory(const Architecture& arch, const Training& 
       TrainMemory& own = memory[rank];
       const RankParts& part = parts[rank % static_cast<std::size_t>(strategy.tp)];
       const std::int64_t tokens = rank_sequences(footprint, strategy, shares, rank) * training.sequence_length;
-      const std::int64_t whole = tokens * part.stored_elements * element;
-      const std::int64_t kept = strategy.recompute ? tokens * arch.hidden * element : whole;
-      add_states(own, bytes, strategy.layers.size() * part.block, strategy);
       const std::int64_t waiting = weights_wait(training, strategy) ? footprint.waiting : 0;
-      // Products that wait keep their inputs and the gradients of their outputs: as many elements as were stored, and
-      // by measurement one hidden size more.
-      own.activations +=
-          strategy.layers.size() * (kept * footprint.in_flight + (whole + tokens * arch.hidden * element) * waiting);
-      // The layer under way: what its backward pass works with, what recomputation brings back, weights that are
-      // gathered, gradients that are not added up where they stay. Of `split` parts one is there with its gradient in
-      // fp32; gradients of a whole layer are there twice, without weights, for the ranks to divide.
+      // What of a layer is kept for the backward pass, and the layer under way: what its backward pass works with, what
+      // recomputation brings back, weights that are gathered, gradients that are not added up where they stay. Of
+      // `split` parts one is there with its gradient in fp32; gradients of a whole layer are there twice, without
+      // weights, for the ranks to divide.
       const bool divided = strategy.dp > 1 && strategy.shard >= Sharding::zero2;
       const bool gathered = divided && strategy.shard == Sharding::zero3;
       const bool sliced = gathered && strategy.split > 1;
       const std::int64_t summed = strategy.tp > 1 ? 2 * tokens * arch.hidden * element : 0;  // over the ranks
-      std::int64_t layer = tokens * part.backward_elements * element + summed + (strategy.recompute ? whole : 0);
-      if (gathered) layer += state(bytes.weight, part.block, strategy.split);
-      if (sliced)
-        layer += state(fp32_bytes, part.block, strategy.split);
-      else if (divided || element < fp32_bytes)
-        layer += element * part.block;
-      if (divided && !sliced) layer = std::max(layer, 2 * fp32_bytes * part.block);
-      working[rank] = std::max(working[rank], layer);
+      for (std::size_t kind = 0; const std::int64_t count : kind_counts(arch, strategy.layers)) {
+        const BlockParts& block = part.blocks[kind++];
+        if (count == 0) continue;
+        const std::int64_t whole = tokens * block.stored_elements * element;
+        const std::int64_t kept = strategy.recompute ? tokens * arch.hidden * element : whole;
+        add_states(own, bytes, count * block.parameters, strategy);
+        // Products that wait keep their inputs and the gradients of their outputs: as many elements as were stored, and
+        // by measurement one hidden size more.
+        own.activations += count * (kept * footprint.in_flight + (whole + tokens * arch.hidden * element) * waiting);
+        std::int64_t layer = tokens * block.backward_elements * element + summed + (strategy.recompute ? whole : 0);
+        if (gathered) layer += state(bytes.weight, block.parameters, strategy.split);
+        if (sliced)
+          layer += state(fp32_bytes, block.parameters, strategy.split);
+        else if (divided || element < fp32_bytes)
+          layer += element * block.parameters;
+        if (divided && !sliced) layer = std::max(layer, 2 * fp32_bytes * block.parameters);
+        working[rank] = std::max(working[rank], layer);
+      }
       if (first || last)
         add_states(own, bytes, first && last ? part.tied : first ? part.embedding : part.head, strategy);
       if (last) {

@@ -98,7 +98,7 @@ TEST(TrainPlan, SequencesAndMicroBatches) {
 // Counted by hand: opt-125m has 7,087,872 parameters in a block.
 TEST(TrainPlan, MemoryIsCounted) {
   const Architecture arch = read_model(MOTLEY_SOURCE_DIR "/data/models/opt-125m").arch;
-  ASSERT_EQ(block_parameters(arch), 7087872);
+  ASSERT_EQ(block_parameters(arch, 0), 7087872);
   const Training training = job(1024, 8);
   const std::vector<LayerStrategy> plain = {{.layers = {0, 2}}};
   const StageFootprint middle{.sequences = 3, .in_flight = 4};

@@ -162,7 +162,7 @@ class Probe {
   bool worthwhile(const Architecture& shape, std::int64_t layers, const ProbeStep& step) const {
     const std::int64_t rows = step.sequences * step.tokens;
     if (layers == few_layers) return rows > few_rows || layer_counts_.size() == 2;
-    return static_cast<double>(layers * rows) * block_flops(shape, 0) < scale_.most_flops;
+    return static_cast<double>(layers * rows) * block_flops(shape, 0, 0) < scale_.most_flops;
   }
 
   // Single workers with few and more layers, in both types.
@@ -185,7 +185,7 @@ class Probe {
     for (const MeasuredStep& measured : measure(run, cases, steps_share * options_.seconds))
       take_sample(plan, measured);
     report(fmt::format("steps of blocks with {} x {} and {} x {} elements", shape.hidden, shape.hidden, shape.hidden,
-                       shape.ffn));
+                       shape.kinds.front().ffn));
   }
 
   void take_sample(const ServePlan& plan, const MeasuredStep& measured) {
@@ -193,7 +193,7 @@ class Probe {
     ranks_.push_back(std::make_unique<Rank>(group_of(plan, measured.route).ranks.front()));
     samples_[stage.weight_type].push_back(
         {ranks_.back().get(), static_cast<double>(stage.layers.size()), load_of(measured.step), measured.compute_s});
-    result_.types[stage.weight_type].steps.push_back({.ffn = plan.model.arch.ffn,
+    result_.types[stage.weight_type].steps.push_back({.ffn = plan.model.arch.kinds.front().ffn,
                                                       .layers = stage.layers.size(),
                                                       .sequences = measured.step.sequences,
                                                       .tokens = measured.step.tokens,

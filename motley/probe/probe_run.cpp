@@ -63,7 +63,7 @@ Model probe_model(const Architecture& shape, std::int64_t layers) {
   model.config = Value::object({{"model_type", "llama"},
                                 {"num_hidden_layers", layers},
                                 {"hidden_size", shape.hidden},
-                                {"intermediate_size", shape.ffn},
+                                {"intermediate_size", shape.kinds.front().ffn},
                                 {"num_attention_heads", shape.heads},
                                 {"num_key_value_heads", shape.kv_heads},
                                 {"head_dim", shape.head_dim},

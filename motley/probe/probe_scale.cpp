@@ -9,7 +9,7 @@ namespace motley {
 namespace {
 
 std::int64_t block_elements(const Architecture& shape) {
-  return 2 * shape.hidden * shape.head_dim * (shape.heads + shape.kv_heads) + 3 * shape.hidden * shape.ffn;
+  return 2 * shape.hidden * shape.head_dim * (shape.heads + shape.kv_heads) + 3 * shape.hidden * shape.kinds.front().ffn;
 }
 constexpr std::int64_t few_elements = 8 << 20;  // of a block
 
@@ -53,7 +53,7 @@ Architecture probe_shape(Architecture shape, const ProbeScale& scale, std::int64
   while (block_elements(shape) > most_elements && shape.heads > 1) {
     const auto halved = [](std::int64_t n) { return std::max<std::int64_t>(1, n / 2); };
     shape.hidden = halved(shape.hidden);
-    shape.ffn = halved(shape.ffn);
+    shape.kinds.front().ffn = halved(shape.kinds.front().ffn);
     shape.heads = halved(shape.heads);
     shape.kv_heads = std::min(halved(shape.kv_heads), shape.heads);
   }
@@ -65,7 +65,7 @@ Architecture probe_shape(Architecture shape, const ProbeScale& scale, std::int64
 
 Architecture with_another_ffn(Architecture shape) {
   constexpr std::int64_t wider = 2, narrower = 8;
-  shape.ffn = block_elements(shape) <= few_elements ? wider * shape.ffn : shape.ffn / narrower;
+  shape.kinds.front().ffn = block_elements(shape) <= few_elements ? wider * shape.kinds.front().ffn : shape.kinds.front().ffn / narrower;
   return shape;
 }
 
@@ -78,7 +78,7 @@ std::int64_t layers_beyond_cache(const Cluster& cluster, const Architecture& mod
   if (std::min(device_bytes, bytes_of(DType::bf16, total_parameters(model))) <= cache_bytes) return 0;
   const std::int64_t memory_bytes = ::sysconf(_SC_PHYS_PAGES) * ::sysconf(_SC_PAGE_SIZE);
   constexpr std::int64_t copies = 32;  // both types, both widths and counts, and most of the memory for others
-  return std::min(2 * cache_bytes, memory_bytes / copies) / bytes_of(DType::bf16, block_parameters(probed));
+  return std::min(2 * cache_bytes, memory_bytes / copies) / bytes_of(DType::bf16, block_parameters(probed, 0));
 }
 
 }  // namespace motley

@@ -225,7 +225,7 @@ class TrainProbe {
              .update_s = once_s_ * static_cast<double>(parameters) / static_cast<double>(degree)});
     };
     add(LayerPart::embedding, 0, rest.backward_s, parameters_of(embedding_tensors(model_.arch)));
-    add(LayerPart::block, block.forward_s, block.backward_s, block_parameters(model_.arch));
+    add(LayerPart::block, block.forward_s, block.backward_s, block_parameters(model_.arch, 0));
     add(LayerPart::head, rest.forward_s, 0, parameters_of(head_tensors(model_.arch)));
   }
 

@@ -25,6 +25,13 @@ void add_type_cells(std::vector<std::string>& cells, const DeviceType& type) {
   cells.push_back(flops_text(type));
 }
 
+std::string ffn_text(const Architecture& arch, const LayerKind& kind, std::int64_t layers) {
+  std::string text = fmt::format("{}{}", kind.ffn, arch.gated ? ", gated" : "");
+  if (kind.experts.count > 0)
+    text = fmt::format("{} experts of {}; a token takes {}", kind.experts.count, text, kind.experts.active);
+  return arch.kinds.size() == 1 ? text : fmt::format("{} (in {} layers)", text, layers);
+}
+
 }  // namespace
 
 std::string cluster_report(const Cluster& cluster) {
@@ -84,14 +91,17 @@ std::string model_report(const Model& model) {
   table.add({"family", a.family});
   table.add({"layers", fmt::format("{} of hidden size {}", a.layers, a.hidden)});
   table.add({"attention", fmt::format("{} heads, {} key/value heads, head size {}", a.heads, a.kv_heads, a.head_dim)});
-  table.add({"ffn", fmt::format("{}{}", a.ffn, a.gated ? ", gated" : "")});
+  for (std::size_t kind = 0; const std::int64_t count : kind_counts(a, {0, a.layers}))
+    table.add({"ffn", ffn_text(a, a.kinds[kind++], count)});
   table.add({"vocabulary", fmt::format("{}{}", a.vocabulary, a.tied_embeddings ? ", embedding and head tied" : "")});
   table.add({"context", fmt::format("{} tokens", a.context)});
   table.add({"parameters", fmt::format("{} ({}); {} per layer", parameters,
-                                       human_count(static_cast<double>(parameters)), block_parameters(a))});
+                                       human_count(static_cast<double>(parameters)), block_parameters(a, 0))});
+  if (const std::int64_t active = active_parameters(a); active < parameters)
+    table.add({"active", fmt::format("{} ({}) of a token", active, human_count(static_cast<double>(active)))});
   table.add({"weights", fmt::format("{} as bf16, {} as fp32", bytes(bytes_of(DType::bf16, parameters)),
                                     bytes(bytes_of(DType::fp32, parameters)))});
-  const double flops = static_cast<double>(a.layers) * block_flops(a, 0) + head_flops(a);
+  const double flops = blocks_flops(a, 0) + head_flops(a);
   table.add({"compute", human_flop(flops) + " per token at context 0"});
   table.add({"kv cache",
              fmt::format("{} per token as bf16, all layers", bytes(a.layers * kv_bytes_per_token(a, DType::bf16)))});
@@ -107,13 +117,16 @@ Value model_json(const Model& model) {
                         {"heads", a.heads},
                         {"kv_heads", a.kv_heads},
                         {"head_dim", a.head_dim},
-                        {"ffn", a.ffn},
+                        {"ffn", a.kinds.front().ffn},
+                        {"experts", a.kinds.front().experts.count},
+                        {"active_experts", a.kinds.front().experts.active},
                         {"vocabulary", a.vocabulary},
                         {"context_tokens", a.context},
                         {"tied_embeddings", a.tied_embeddings},
                         {"parameters", total_parameters(a)},
-                        {"block_parameters", block_parameters(a)},
-                        {"flop_per_token", static_cast<double>(a.layers) * block_flops(a, 0) + head_flops(a)},
+                        {"active_parameters", active_parameters(a)},
+                        {"block_parameters", block_parameters(a, 0)},
+                        {"flop_per_token", blocks_flops(a, 0) + head_flops(a)},
                         {"kv_bytes_per_token", a.layers * kv_bytes_per_token(a, DType::bf16)}});
 }
 

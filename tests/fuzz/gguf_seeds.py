@@ -63,8 +63,8 @@ def byte_pairs(rule):
                          ("tokenizer.ggml.bos_token_id", U32, 11), ("tokenizer.ggml.add_bos_token", BOOL, True)]
 
 
-def model(architecture, down, rest="F16", tokenizer=None, more=(), factors=None, biases=(), norms=()):
-    """One layer, whose FFN's second matrix has rows of 256 values in the type `down`."""
+def model(architecture, down, rest="F16", tokenizer=None, more=(), factors=None, biases=(), norms=(), experts=0):
+    """One layer, whose FFN's second matrix (or that of each expert) has rows of 256 values in the type `down`."""
     vocabulary, tokenizer_keys = tokenizer or sentencepiece()
     counts = {"block_count": 1, "embedding_length": HIDDEN, "feed_forward_length": FFN, "attention.head_count": HEADS,
               "attention.head_count_kv": 1, "context_length": 64}
@@ -74,10 +74,12 @@ def model(architecture, down, rest="F16", tokenizer=None, more=(), factors=None,
             *((f"{architecture}.{name}", kind, given) for name, kind, given in more), *tokenizer_keys]
     head = HIDDEN // HEADS
     shapes = {"attn_q": (HIDDEN, HIDDEN), "attn_k": (HIDDEN, head), "attn_v": (HIDDEN, head), "attn_output": (HIDDEN, HIDDEN),
-              "ffn_gate": (HIDDEN, FFN), "ffn_up": (HIDDEN, FFN)}
+              **({} if experts else {"ffn_gate": (HIDDEN, FFN), "ffn_up": (HIDDEN, FFN)})}
+    ffn = [("blk.0.ffn_gate_inp.weight", (HIDDEN, experts), "F32"), ("blk.0.ffn_gate_exps.weight", (HIDDEN, FFN, experts), rest),
+           ("blk.0.ffn_up_exps.weight", (HIDDEN, FFN, experts), rest), ("blk.0.ffn_down_exps.weight", (FFN, HIDDEN, experts), down)]
     tensors = [("token_embd.weight", (HIDDEN, vocabulary), rest), ("output_norm.weight", (HIDDEN,), "F32"),
                *((f"blk.0.{name}.weight", shape, rest) for name, shape in shapes.items()),
-               ("blk.0.ffn_down.weight", (FFN, HIDDEN), down),
+               *(ffn if experts else [("blk.0.ffn_down.weight", (FFN, HIDDEN), down)]),
                *((f"blk.0.{name}.weight", (HIDDEN,), "F32") for name in ("attn_norm", "ffn_norm")),
                *((f"blk.0.{name}.weight", (head,), "F32") for name in norms),
                *((f"blk.0.{name}.bias", shapes[name][1:], "F32") for name in biases)]
@@ -92,6 +94,7 @@ SEEDS = {
     **{f"llama-{name}": lambda name=name: model("llama", name, rest="F32" if name == "F32" else "F16") for name in TYPES},
     "llama-scaled": lambda: model("llama", "Q6_K", tokenizer=byte_pairs("llama-bpe"), factors=[1.0]),
     "mistral": lambda: model("llama", "Q8_0", more=[("attention.sliding_window", U32, 32)]),
+    "mixtral": lambda: model("llama", "Q6_K", more=[("expert_count", U32, 3), ("expert_used_count", U32, 2)], experts=3),
     "qwen2": lambda: model("qwen2", "Q4_K", tokenizer=byte_pairs("qwen2"), biases=("attn_q", "attn_k", "attn_v"), more=YARN),
     "qwen3": lambda: model("qwen3", "BF16", tokenizer=byte_pairs("gpt-2"), norms=("attn_q_norm", "attn_k_norm")),
 }

@@ -1,8 +1,8 @@
 """Tiny random models of each family, made and saved by `transformers`."""
 
 import torch
-from transformers import (LlamaConfig, LlamaForCausalLM, MistralConfig, MistralForCausalLM, OPTConfig, OPTForCausalLM, Qwen2Config,
-                          Qwen2ForCausalLM, Qwen3Config, Qwen3ForCausalLM)
+from transformers import (LlamaConfig, LlamaForCausalLM, MistralConfig, MistralForCausalLM, MixtralConfig, MixtralForCausalLM, OPTConfig,
+                          OPTForCausalLM, Qwen2Config, Qwen2ForCausalLM, Qwen3Config, Qwen3ForCausalLM)
 
 VOCABULARY = 211  # a prime: no rank's share of it is like another's
 LAYERS = 6
@@ -32,6 +32,8 @@ MODELS = {
                                                            original_max_position_embeddings=64)),
     "mistral-sliding": lambda: (MistralForCausalLM, MistralConfig(**COMMON, num_attention_heads=6, num_key_value_heads=3, head_dim=20,
                                                                   sliding_window=17)),
+    "mixtral": lambda: (MixtralForCausalLM, MixtralConfig(**COMMON, num_attention_heads=8, num_key_value_heads=4, num_local_experts=5,
+                                                          num_experts_per_tok=2)),
     "qwen2-tied": lambda: (Qwen2ForCausalLM, Qwen2Config(**COMMON, num_attention_heads=6, num_key_value_heads=3, tie_word_embeddings=True,
                                                          use_sliding_window=True, sliding_window=13, max_window_layers=3)),
     "qwen3-qk-norm": lambda: (Qwen3ForCausalLM, Qwen3Config(**COMMON, num_attention_heads=8, num_key_value_heads=4, head_dim=24)),

@@ -22,6 +22,7 @@ MODELS = {
     "llama tied, llama3 scaling": ("llama", GATED | {"tie_word_embeddings": True, "rope_scaling": LLAMA3}),
     "llama with biases": ("llama", GATED | {"attention_bias": True, "mlp_bias": True}),
     "mistral with wide heads": ("mistral", GATED | {"head_dim": 12, "sliding_window": 16}),
+    "mixtral": ("mixtral", GATED | {"num_local_experts": 3, "num_experts_per_tok": 2}),
     "qwen2": ("qwen2", GATED),
     "qwen2 tied, windows": ("qwen2", GATED | {"tie_word_embeddings": True, "use_sliding_window": True,
                                               "sliding_window": 16, "max_window_layers": 1}),

@@ -11,11 +11,21 @@
 namespace motley {
 namespace {
 
-double matrix_elements(const Architecture& arch, const std::vector<TensorSpec>& tensors, const Shard& shard) {
+// Of the matrices that a token passes: of `active` of its experts.
+double matrix_elements(const Architecture& arch, const std::vector<TensorSpec>& tensors, const Shard& shard,
+                       std::int64_t active = 0) {
   double elements = 0;
   for (const auto& tensor : tensors)
-    if (tensor.shape.size() == 2) elements += static_cast<double>(slice_of(arch, tensor, shard).elements());
+    if (tensor.is_matrix())
+      elements += static_cast<double>((tensor.experts > 0 ? active : 1) * slice_of(arch, tensor, shard).elements());
   return elements;
+}
+
+double expert_bytes(const Architecture& arch, std::int64_t layer, const Shard& shard, DType weight_type) {
+  std::int64_t bytes = 0;
+  for (const TensorSpec& tensor : block_tensors(arch, layer))
+    bytes += tensor.experts * held_bytes(slice_of(arch, tensor, shard), held_type(arch, tensor, weight_type));
+  return static_cast<double>(bytes);
 }
 
 // Of a file one that is mixed counts as quantised: most of its bytes are.
@@ -41,10 +51,17 @@ Rank make_rank(const Architecture& arch, const DeviceType& type, const Shard& sh
     rank.fixed_bytes[ends] = type.reserve_bytes.value_or(0) + weight_bytes(arch, part, shard, weight_type) +
                              activation_bytes(arch, part, shard, weight_type, step);
   }
-  rank.block_flops = 2 * matrix_elements(arch, block_tensors(arch, 0), shard);
-  rank.attention_flops = (block_flops(arch, 1) - block_flops(arch, 0)) * heads;
-  rank.element_bytes =
-      static_cast<double>(bytes_of(dtype_row(weight_type).computed_in, element_traffic_per_token(arch, shard).forward));
+  const std::vector<std::int64_t> counts = kind_counts(arch, {0, arch.layers});
+  for (const std::int64_t layer : layer_of_kinds(arch)) {
+    const double share = static_cast<double>(counts[arch.kind_index(layer)]) / static_cast<double>(arch.layers);
+    const Experts& experts = arch.kind(layer).experts;
+    if (experts.count > rank.experts.count) rank.experts = experts;
+    rank.expert_bytes += share * expert_bytes(arch, layer, shard, weight_type);
+    rank.block_flops += share * 2 * matrix_elements(arch, block_tensors(arch, layer), shard, experts.active);
+    const std::int64_t elements = element_traffic_per_token(arch, layer, shard).forward;
+    rank.element_bytes += share * static_cast<double>(bytes_of(dtype_row(weight_type).computed_in, elements));
+  }
+  rank.attention_flops = (block_flops(arch, 0, 1) - block_flops(arch, 0, 0)) * heads;
   rank.kv_bytes = static_cast<double>(kv_bytes_per_token(arch, kv_type)) * kv_heads;
   rank.head_bytes =
       static_cast<double>(weight_bytes(arch, {.layers = {}, .embedding = false, .head = true}, shard, weight_type));
@@ -81,11 +98,7 @@ TensorGroup make_group(const Cluster& cluster, const Architecture& arch, std::ve
   for (std::size_t i = 0; i < devices.size(); ++i) {
     const DeviceType& type = cluster.type_of(devices[i]);
     const bool like_before = i > 0 && cluster.devices[devices[i]].type == cluster.devices[devices[i - 1]].type;
-    const auto same_sizes = [&](const Shard& a, const Shard& b) {
-      return a.heads.size() == b.heads.size() && a.kv_heads.size() == b.kv_heads.size() &&
-             a.ffn.size() == b.ffn.size() && a.vocabulary.size() == b.vocabulary.size();
-    };
-    if (like_before && same_sizes(group.shards[i], group.shards[i - 1]))
+    if (like_before && of_one_size(group.shards[i], group.shards[i - 1]))
       group.ranks.push_back(group.ranks.back());
     else
       group.ranks.push_back(make_rank(arch, type, group.shards[i], weight_type, kv_type, step));

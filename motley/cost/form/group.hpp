@@ -18,7 +18,9 @@ struct StageEnds {
 // What one rank can do, and what one block asks of it.
 struct Rank {
   std::int64_t memory_bytes = 0;
-  std::int64_t block_bytes = 0;             // weights of one block, on average: what it takes to read
+  std::int64_t block_bytes = 0;             // weights of one block, on average
+  double expert_bytes = 0;                  // of these its experts', of which a step reads those that its tokens take
+  Experts experts = {};                     // of the kind of layer that has the most
   std::int64_t largest_block_bytes = 0;     // what room is kept for, whichever layers a stage gets
   std::int64_t fixed_bytes[4] = {};         // reserve, buffers and weights of the ends; by first + 2 * last
   double memory_bandwidth_bytes_per_s = 0;  // peak

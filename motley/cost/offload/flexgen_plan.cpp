@@ -32,7 +32,7 @@ FlexgenCase flexgen_case(const OffloadPlan& plan, const CostOptions& options) {
   const double bits = plan.weight_type == DType::int4 ? 4 : dtype_row(plan.weight_type).bits_per_value();
   return {.layers = static_cast<double>(arch.layers),
           .hidden = static_cast<double>(arch.hidden),
-          .ffn = static_cast<double>(arch.ffn),
+          .ffn = static_cast<double>(arch.kinds.front().ffn),
           .heads = static_cast<double>(arch.heads),
           .prompt = plan.workload.mean_prompt_tokens(),
           .output = plan.workload.mean_output_tokens(),

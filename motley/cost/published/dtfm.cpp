@@ -45,7 +45,7 @@ DtfmVolumes dtfm_volumes(const CostOptions& options, const Architecture& arch, c
   const double tokens = static_cast<double>(training.global_batch * training.sequence_length);
   return {
       .gradient_bytes = setting(options, "dtfm.gradient_bytes",
-                                layers * static_cast<double>(block_parameters(arch)) * state_bytes(training).gradient),
+                                layers * mean_block_parameters(arch) * state_bytes(training).gradient),
       .activation_bytes = setting(options, "dtfm.activation_bytes",
                                   tokens / static_cast<double>(replicas) * static_cast<double>(arch.hidden) * element)};
 }

@@ -154,7 +154,7 @@ bandwidth_gbit_s = [[0, 32], [16, 0]]
   training.states = StateBytes{};
   training.sequence_length = training.global_batch = 8;
   EXPECT_EQ(dtfm_volumes({.form = "dtfm"}, arch, training, 7, 1).gradient_bytes,
-            4.0 * 2 * static_cast<double>(block_parameters(arch)));
+            4.0 * 2 * static_cast<double>(block_parameters(arch, 0)));
 }
 
 // ---- properties ----
@@ -248,7 +248,7 @@ TEST(Dtfm, PlansArePricedAsWritten) {
 
   // By default: 3 blocks' gradients in fp16; 128 sequences of 2048 hidden states of 2048 x 2 bytes.
   const DtfmVolumes volumes = dtfm_volumes({.form = "dtfm"}, plan.model.arch, *plan.workload.training, 8, 8);
-  EXPECT_EQ(volumes.gradient_bytes, 3.0 * 2 * static_cast<double>(block_parameters(plan.model.arch)));
+  EXPECT_EQ(volumes.gradient_bytes, 3.0 * 2 * static_cast<double>(block_parameters(plan.model.arch, 0)));
   EXPECT_EQ(volumes.activation_bytes, 128.0 * 2048 * 2048 * 2);
 
   EXPECT_THROW(price_train(plan, {.form = "dtfm", .settings = {{"dtfm.bytes", 1}}}), Error);

@@ -195,7 +195,7 @@ class MotleyForm final : public ServeForm {
     };
     std::vector<Term> terms = {
         sum_of(fmt::format("{} layers", layers),
-               {bound("products", block.products, static_cast<double>(rank.block_bytes), effective_bandwidth(rank),
+               {bound("products", block.products, read_bytes(rank, step), effective_bandwidth(rank),
                       step.tokens * rank.block_flops, effective_flop_per_s(rank)),
                 bound("attention", block.attention, step.cached * rank.kv_bytes, attention_bandwidth(rank),
                       step.tokens * rank.attention_flops * step_.seen(step.context), attention_flop_per_s(rank)),

@@ -111,9 +111,9 @@ TEST(Group, RanksAddUpToTheBlock) {
   plan.stages[0].shares = {0.75, 0.25};
   const TensorGroup group = group_of(plan, "a");
   const Architecture& arch = plan.model.arch;
-  expect_close(group.ranks[0].block_flops + group.ranks[1].block_flops, block_flops(arch, 0));
+  expect_close(group.ranks[0].block_flops + group.ranks[1].block_flops, block_flops(arch, 0, 0));
   expect_close(group.ranks[0].attention_flops + group.ranks[1].attention_flops,
-               block_flops(arch, 1) - block_flops(arch, 0));
+               block_flops(arch, 0, 1) - block_flops(arch, 0, 0));
   expect_close(group.ranks[0].kv_bytes + group.ranks[1].kv_bytes,
                static_cast<double>(kv_bytes_per_token(arch, DType::fp16)));
   plan.stages[0].kv_type = DType::q8_0;
@@ -217,7 +217,7 @@ TEST(Forms, TheBestChunkIsWhereAPromptIsReadSoonest) {
 constexpr double layer_weight_bytes = 12.0 * 4096 * 4096 * 2;
 
 TEST(Hexgen, ALayerHasMoreThanTheFormsTwelveHiddenSquared) {
-  EXPECT_EQ(block_parameters(read_model("llama-2-70b").arch) - 2 * 8192, 855638016);
+  EXPECT_EQ(block_parameters(read_model("llama-2-70b").arch, 0) - 2 * 8192, 855638016);
 }
 
 TEST(Hexgen, Formula1And2OfAStage) {
@@ -304,7 +304,7 @@ TEST(Motley, DecodeReadsWeightsAndKeysOrMultiplies) {
     const auto form = make_form(bare(), plan.cluster, arch, point_of(plan, q));
     const double n = static_cast<double>(q);
     const double memory = weights / (768e9 * 0.8);
-    const double compute = n * block_flops(arch, 0) / 2 / (154.8e12 * 0.6);
+    const double compute = n * block_flops(arch, 0, 0) / 2 / (154.8e12 * 0.6);
     const double keys =
         n * context * (2 * 16 * 128 * 2) / (768e9 * 0.8);      // which one token each reads, hardly computes
     const double all_reduce = 2 * (5e-6 + n * reduce / 24e9);  // direct beats the ring between two
@@ -321,7 +321,7 @@ TEST(Motley, PrefillGoesInChunks) {
   plan.step.max_tokens = 512;
   const TensorGroup group = group_of(plan, "a");
   const auto form = make_form(bare(), plan.cluster, plan.model.arch, point_of(plan, 1));
-  const double compute = 500 * block_flops(plan.model.arch, 500) / 2 / (154.8e12 * 0.6);
+  const double compute = 500 * block_flops(plan.model.arch, 0, 500) / 2 / (154.8e12 * 0.6);
   const double all_reduce = 2 * std::min(5e-6 + 500 * 8192 / 24e9, 2 * (5e-6 + 500 * 8192 / 48e9));
   expect_close(form->block(group).latency.prefill_s, compute + all_reduce);
   EXPECT_EQ(form->chunks(), 2);
@@ -339,12 +339,12 @@ TEST(Motley, StepsOfManyRequestsCarryPromptsAndDecodes) {
   const StagePrice block = make_form(bare(), plan.cluster, arch, point)->block(group);
   const double prompt = 32 * 128.0 / 31, tokens = 32 + prompt;
   const double weights = static_cast<double>(block_bytes(arch, 0, group.shards[0], DType::fp16));
-  const double products = std::max(weights / (768e9 * 0.8), tokens * block_flops(arch, 0) / 2 / (154.8e12 * 0.6));
+  const double products = std::max(weights / (768e9 * 0.8), tokens * block_flops(arch, 0, 0) / 2 / (154.8e12 * 0.6));
   const double context = (32 * 144 + prompt * 64) / tokens;
   const double cached = 32 * 144 + prompt / 128 * 64;  // a step reads more than one prompt
   const double attention =
       std::max(cached * (2 * 16 * 128 * 2) / (768e9 * 0.8),
-               tokens * (block_flops(arch, context) - block_flops(arch, 0)) / 2 / (154.8e12 * 0.6));
+               tokens * (block_flops(arch, 0, context) - block_flops(arch, 0, 0)) / 2 / (154.8e12 * 0.6));
   const double all_reduce = 2 * std::min(5e-6 + tokens * 8192 / 24e9, 2 * (5e-6 + tokens * 8192 / 48e9));
   const double step = products + attention + all_reduce;
   expect_close(block.latency.decode_s, 31 * step);
@@ -449,7 +449,7 @@ TEST(Motley, AttentionHasSharesOfItsOwn) {
   const double compute_s = step.block_time(group_of(plan, "a"), prompt).attention.compute_s;
   const double memory_s = step.block_time(group_of(plan, "a"), decode).attention.memory_s;
   expect_close(compute_s,
-               512 * (block_flops(plan.model.arch, 256) - block_flops(plan.model.arch, 0)) / 2 / (154.8e12 * 0.6));
+               512 * (block_flops(plan.model.arch, 0, 256) - block_flops(plan.model.arch, 0, 0)) / 2 / (154.8e12 * 0.6));
   expect_close(memory_s, 4000 * (2 * 16 * 128 * 2) / (768e9 * 0.8));
   share.attention_compute = share.compute / 3;
   share.attention_bandwidth = share.bandwidth / 2;

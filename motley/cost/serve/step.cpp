@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cmath>
 
 #include "motley/cluster/names.hpp"
 #include "motley/model/crossing.hpp"
@@ -32,6 +33,18 @@ auto slowest(const TensorGroup& group, TimeOf time_of) {
 }
 
 }  // namespace
+
+double touched_share(const Experts& experts, const StepLoad& load) {
+  constexpr double unlike_sequences = 0.87, one_text = 0.75;
+  if (experts.count == 0) return 1;
+  const double decoding = std::min(load.tokens, load.logits);
+  const double draws = std::pow(decoding, unlike_sequences) + std::pow(load.tokens - decoding, one_text);
+  return 1 - std::pow(1 - static_cast<double>(experts.active) / static_cast<double>(experts.count), draws);
+}
+
+double read_bytes(const Rank& rank, const StepLoad& load) {
+  return static_cast<double>(rank.block_bytes) - (1 - touched_share(rank.experts, load)) * rank.expert_bytes;
+}
 
 double effective_bandwidth(const Rank& rank) {
   const Efficiency& share = rank.efficiency;
@@ -78,8 +91,8 @@ double StepCost::step_overhead_s(const TensorGroup& group) const {
 }
 
 double StepCost::seen(double context) const {
-  const bool windowed = arch_.sliding_window > 0 && arch_.sliding_layers.empty();
-  return windowed ? std::min(context, static_cast<double>(arch_.sliding_window)) : context;
+  const std::int64_t window = window_of(arch_);
+  return window > 0 ? std::min(context, static_cast<double>(window)) : context;
 }
 
 double StepCost::block_s(const TensorGroup& group, const StepLoad& load) const {
@@ -94,7 +107,7 @@ double StepCost::ends_s(const TensorGroup& group, StageEnds ends, const StepLoad
 BlockTime StepCost::block_time(const TensorGroup& group, const StepLoad& load) const {
   return slowest(group, [&](const Rank& rank) {
     return BlockTime{
-        .products = {static_cast<double>(rank.block_bytes) / effective_bandwidth(rank),
+        .products = {read_bytes(rank, load) / effective_bandwidth(rank),
                      load.tokens * rank.block_flops / effective_flop_per_s(rank), rank.efficiency.in_turn},
         .attention = {load.cached * rank.kv_bytes / attention_bandwidth(rank),
                       load.tokens * rank.attention_flops * seen(load.context) / attention_flop_per_s(rank)},

@@ -30,6 +30,11 @@ struct StepLoad {
   double logits = 0;   // tokens that go through the head
 };
 
+// Of a block's experts, the share that the tokens of a step take at least once. B tokens that choose k of E each for
+// themselves take E (1 - (1 - k / E)^B); popular experts, and tokens of one text that resemble each other, make them
+// fewer, as if there were B^0.87 tokens of unlike sequences, or B^0.75 of one prompt (docs/concepts/costs.md).
+double touched_share(const Experts& experts, const StepLoad& load);
+
 inline constexpr double token_id_bytes = 8;  // int64
 inline constexpr double logit_bytes = 4;     // fp32
 
@@ -94,7 +99,8 @@ class StepCost {
 };
 
 // What a rank reaches, of products and of attention.
-double effective_bandwidth(const Rank& rank);   // B/s
+double read_bytes(const Rank& rank, const StepLoad& load);  // of one block's weights, by a step
+double effective_bandwidth(const Rank& rank);               // B/s
 double effective_flop_per_s(const Rank& rank);  // FLOP/s
 double attention_bandwidth(const Rank& rank);
 double attention_flop_per_s(const Rank& rank);

@@ -38,8 +38,10 @@ MessageTime message(const PathSpeed& link, double rounds, double token_bytes) {
 }
 
 StageTime::Rank rank_time(const Rank& rank, double layers, bool head) {
-  return {.weights_s = layers * static_cast<double>(rank.block_bytes) / effective_bandwidth(rank),
+  return {.weights_s = layers * (static_cast<double>(rank.block_bytes) - rank.expert_bytes) / effective_bandwidth(rank),
           .token_s = layers * rank.block_flops / effective_flop_per_s(rank),
+          .experts_s = layers * rank.expert_bytes / effective_bandwidth(rank),
+          .experts = rank.experts,
           .in_turn = rank.efficiency.in_turn,
           .cached_s = layers * rank.kv_bytes / attention_bandwidth(rank),
           .attended_s = layers * rank.attention_flops / attention_flop_per_s(rank),
@@ -58,7 +60,8 @@ double StageTime::seconds(const StepLoad& load) const {
   const double attended = load.tokens * load.context, heads = std::min(1.0, load.logits);
   double blocks_s = 0, head_s = 0;
   for (const Rank& rank : ranks) {
-    const Roofline products{rank.weights_s, load.tokens * rank.token_s, rank.in_turn};
+    const double experts_s = rank.experts_s > 0 ? touched_share(rank.experts, load) * rank.experts_s : 0;
+    const Roofline products{rank.weights_s + experts_s, load.tokens * rank.token_s, rank.in_turn};
     const Roofline head{heads * rank.head_s, load.logits * rank.logit_s, rank.in_turn};
     blocks_s = std::max(blocks_s, products.seconds() + load.tokens * rank.element_s +
                                       std::max(load.cached * rank.cached_s, attended * rank.attended_s));
@@ -72,7 +75,7 @@ double StageTime::seconds(const StepLoad& load) const {
 std::optional<double> StageTime::tokens_at_no_cost() const {
   if (measured_tokens_per_s > 0 || ranks.empty()) return std::nullopt;
   double fewest = std::numeric_limits<double>::infinity();
-  for (const Rank& rank : ranks) fewest = std::min(fewest, rank.in_turn ? 0 : rank.weights_s / rank.token_s);
+  for (const Rank& rank : ranks) fewest = std::min(fewest, rank.in_turn ? 0 : (rank.weights_s + rank.experts_s) / rank.token_s);
   return fewest;
 }
 
@@ -151,8 +154,6 @@ PipelineTime PipelineTime::merged() const {
     merged.crossings.push_back({.time = {.tokens_per_s = 1 / slowest_link_s}, .links = link_s / slowest_link_s});
   return merged;
 }
-
-std::int64_t window_of(const Architecture& arch) { return arch.sliding_layers.empty() ? arch.sliding_window : 0; }
 
 void add_sequence(StepLoad& load, std::int64_t window, std::int64_t position, std::int64_t count, bool samples) {
   const auto tokens = static_cast<double>(count);

@@ -33,8 +33,8 @@ TEST(MeasuredRuns, AreSoundPlans) {
   EXPECT_EQ(mixed.replicas.front().stages[1].layers, (LayerRange{4, 11}));
   EXPECT_EQ(mixed.replicas.front().micro_batches, 128);
   // Bytes of a block in layer_sizes.csv.
-  EXPECT_EQ(4 * block_parameters(mixed.model.arch), 50384896);
-  EXPECT_EQ(4 * block_parameters(runs[2].plan.model.arch), 314705920);
+  EXPECT_EQ(4 * block_parameters(mixed.model.arch, 0), 50384896);
+  EXPECT_EQ(4 * block_parameters(runs[2].plan.model.arch, 0), 314705920);
 }
 
 // What is reached; the table is bench/train_measured's.

@@ -29,7 +29,7 @@ TEST(PublishedRuns, ArePlansOfWholeNodes) {
   EXPECT_EQ(runs.front().name, "70b 2048 x 128 h100_80gb");
   EXPECT_NEAR(runs.front().iteration_s, 15.4783, 1e-4);
   EXPECT_EQ(runs.front().plan.cluster.devices.size(), 128u);
-  EXPECT_EQ(runs.front().plan.model.arch.ffn, 32768);
+  EXPECT_EQ(runs.front().plan.model.arch.kinds.front().ffn, 32768);
   const double path = runs.front().plan.cluster.link(0, 1).bandwidth_bytes_per_s;
   EXPECT_EQ(path, 450e9);
 }

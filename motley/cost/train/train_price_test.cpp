@@ -67,7 +67,7 @@ TEST(GradientPieces, CommonRefinementOfTwoAndThree) {
   training.global_batch = 2;
   const Profile profile;
   const TrainStepCost cost({}, cluster, model.arch, training, profile);
-  double parameters = static_cast<double>(layers) * static_cast<double>(block_parameters(model.arch));
+  double parameters = static_cast<double>(layers) * static_cast<double>(block_parameters(model.arch, 0));
   for (const auto& tensors : {embedding_tensors(model.arch), head_tensors(model.arch)})
     for (const auto& tensor : tensors) parameters += static_cast<double>(tensor.elements());
   const double gradient_bytes = state_bytes(training).gradient;

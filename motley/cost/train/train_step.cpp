@@ -190,7 +190,7 @@ TrainStepCost::TrainStepCost(const CostOptions& options, const Cluster& cluster,
       step_(options, cluster, arch),
       type_(training.precision),
       states_(state_bytes(training)),
-      block_parameters_(static_cast<double>(block_parameters(arch))),
+      block_parameters_(mean_block_parameters(arch)),
       element_bytes_(static_cast<double>(bytes_of(dtype_row(type_).computed_in, 1))),
       hops_(setting(options, "motley.blocking_hops", 0) > 0 ? HopMode::blocking : HopMode::overlapped),
       boundary_overhead_s_(setting(options, "motley.boundary_overhead_s", 0)),
@@ -219,7 +219,7 @@ PassParts TrainStepCost::block_parts(const TensorGroup& group, std::size_t r, do
   const Rank& rank = group.ranks[r];
   const DeviceType& type = cluster_.type_of(group.devices[r]);
   const TrainingShares share = shares_of(type);
-  const ElementTraffic traffic = element_traffic_per_token(arch_, group.shards[r]);
+  const ElementTraffic traffic = element_traffic_per_token(arch_, 0, group.shards[r]);
   const double context = step_.seen(static_cast<double>(training_.sequence_length) / 2);
   const double element_s = tokens * element_bytes_ / (type.memory_bandwidth_bytes_per_s * share.elementwise);
   PassParts parts;
@@ -316,7 +316,7 @@ std::optional<LayerTime> TrainStepCost::measured(const TensorGroup& group, std::
   const auto share = [&](const Rank& rank) {
     switch (part) {
       case LayerPart::embedding: return 1 / degree;
-      case LayerPart::block: return rank.block_flops / block_flops(arch_, 0);
+      case LayerPart::block: return rank.block_flops * static_cast<double>(arch_.layers) / blocks_flops(arch_, 0);
       case LayerPart::head: return rank.head_flops / head_flops(arch_);
     }
     return 1 / degree;
@@ -533,7 +533,7 @@ PipelineHop TrainStepCost::hop(const std::vector<int>& from, const std::vector<i
 double TrainStepCost::step_flops() const {
   const auto length = static_cast<double>(training_.sequence_length);
   const double token =
-      static_cast<double>(arch_.layers) * block_flops(arch_, step_.seen(length / 2)) + head_flops(arch_);
+      blocks_flops(arch_, length / 2) + head_flops(arch_);
   return (1 + backward_products) * token * length * static_cast<double>(training_.global_batch);
 }
 

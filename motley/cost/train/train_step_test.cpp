@@ -56,7 +56,7 @@ struct Job {
   TrainProblemView view() const { return {cluster, model.arch, training, profile}; }
   // This many tokens compute for longer than they read weights. Norms and sums of the hidden size are on every rank;
   // rotated heads and FFN columns are divided.
-  double products_s(double sequences) const { return sequences * 512 * block_flops(model.arch, 0) / flop_per_s; }
+  double products_s(double sequences) const { return sequences * 512 * block_flops(model.arch, 0, 0) / flop_per_s; }
   double attention_s(double sequences) const { return sequences * 512 * 4 * 1024 * 256 / flop_per_s; }
   double forward_s(double sequences, double tp = 1) const {
     const double elements = 10 * 1024 + (2 * 2 * 1024 + 3 * 4096) / tp;
@@ -67,7 +67,7 @@ struct Job {
     return (2 * products_s(sequences) + 2.5 * attention_s(sequences)) / tp +
            sequences * 512 * 2 * elements / bytes_per_s;
   }
-  double gradient_bytes() const { return 2 * static_cast<double>(block_parameters(model.arch)); }
+  double gradient_bytes() const { return 2 * static_cast<double>(block_parameters(model.arch, 0)); }
 };
 
 LayerStrategy strategy_of(std::int64_t tp, std::int64_t dp, Sharding shard = Sharding::none) {
@@ -254,7 +254,7 @@ TEST(TrainUpdate, TouchesAllStatesOfARanksPart) {
   const Job job;
   const auto cost = job.cost();
   // Weight, gradient, master and moments, each read and written.
-  const double block_s = 2 * (2 + 2 + 4 + 8) * static_cast<double>(block_parameters(job.model.arch)) / 0.8e12;
+  const double block_s = 2 * (2 + 2 + 4 + 8) * static_cast<double>(block_parameters(job.model.arch, 0)) / 0.8e12;
   expect_close(cost.update_s({{0}, {}, 1}, strategy_of(1, 1), 4), 4 * block_s);
   expect_close(cost.update_s({{0, 1}, {}, 1}, strategy_of(2, 1), 4), 2 * block_s);
   expect_close(cost.update_s({{0, 1}, {}, 2}, strategy_of(1, 2), 4), 4 * block_s);
@@ -278,7 +278,7 @@ TEST(TrainHop, TakesTheDirectionOfItsLink) {
 TEST(TrainStep, FlopsAreThreeForwardPasses) {
   const Job job;
   expect_close(job.cost().step_flops(),
-               3 * (4 * block_flops(job.model.arch, 256) + head_flops(job.model.arch)) * 512 * 12);
+               3 * (4 * block_flops(job.model.arch, 0, 256) + head_flops(job.model.arch)) * 512 * 12);
 }
 
 TEST(LinkLoads, MachinesShareALinkForEachDirection) {

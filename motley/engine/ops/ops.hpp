@@ -33,6 +33,11 @@ struct LinearWeights {
   at::Tensor bias = {};      // [outputs]; may be undefined
 };
 
+// The FFNs of a block of which a token takes some.
+struct ExpertWeights {
+  std::vector<LinearWeights> gate, up, down;  // of each expert
+};
+
 // One of several products of the same input.
 struct LinearCall {
   at::Tensor& out;
@@ -112,6 +117,15 @@ class Ops {
     rotate(query, turn.positions, *turn.frequencies);
     rotate(key, turn.positions, *turn.frequencies);
   }
+  // Of each row of logits [T, experts] the `active` largest, of equal ones those of the lower expert: ids [T, active],
+  // int64, ascending, and shares [T, active], fp32: the softmax of these logits.
+  virtual void route(at::Tensor& ids, at::Tensor& shares, const at::Tensor& logits, std::int64_t active) const;
+  // out [T, hidden] = for each row of input [T, hidden] the sum over its experts `ids` of share x down(activation(gate's
+  // product) x up's product), in fp32 and in the order of the ids. `gates` and `others` [T x active, columns] may hold
+  // products in between.
+  virtual void mix_experts(Activation kind, at::Tensor& out, at::Tensor& gates, at::Tensor& others,
+                           const at::Tensor& input, const at::Tensor& ids, const at::Tensor& shares,
+                           const ExpertWeights& experts) const;
   // values = activation(values), times `factors` where they are defined.
   virtual void activate(Activation kind, at::Tensor& values, const at::Tensor& factors) const = 0;
   // sum [T, N] += terms [T, N], plus bias [N] where it is defined.

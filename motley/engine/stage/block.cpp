@@ -7,19 +7,22 @@ namespace {
 
 using at::Tensor;
 
-// What attention or FFN reads: the hidden states, through the norm where that comes first.
+// What attention or FFN reads: the hidden states, through the norm where that comes first. All ranks have the same.
 Tensor input_of(const BlockCall& pass, const NormWeights& norm, Tensor& normed, const Tensor& hidden) {
   const Architecture& arch = pass.arch;
   if (arch.norm_first) pass.ops.norm(arch.norm, normed, hidden, norm, arch.norm_epsilon);
-  Tensor input = arch.norm_first ? normed : hidden;
-  pass.ranks.fan_out(input);
-  return input;
+  return arch.norm_first ? normed : hidden;
+}
+
+// hidden = its norm, where that comes last.
+void norm_last(const BlockCall& pass, const NormWeights& norm, Tensor& hidden) {
+  const Architecture& arch = pass.arch;
+  if (!arch.norm_first) pass.ops.norm(arch.norm, hidden, hidden, norm, arch.norm_epsilon);
 }
 
 // hidden += the ranks' sum of the product, and its bias.
 void add_product(const BlockCall& pass, const NormWeights& norm, Tensor& projected, const Tensor& input,
                  const LinearWeights& linear, Tensor& hidden) {
-  const Architecture& arch = pass.arch;
   if (pass.ranks.size() == 1) {
     pass.ops.add_linear(hidden, projected, input, linear);
   } else {
@@ -27,7 +30,7 @@ void add_product(const BlockCall& pass, const NormWeights& norm, Tensor& project
     pass.ranks.sum(projected);
     pass.ops.add(hidden, projected, linear.bias);
   }
-  if (!arch.norm_first) pass.ops.norm(arch.norm, hidden, hidden, norm, arch.norm_epsilon);
+  norm_last(pass, norm, hidden);
 }
 
 // Attention over this rank's heads.
@@ -35,7 +38,8 @@ void attention(const BlockCall& pass, const BlockWeights& block, std::int64_t la
                BlockBuffers& buffers, Tensor& hidden) {
   const Architecture& arch = pass.arch;
   const Ops& ops = pass.ops;
-  const Tensor input = input_of(pass, block.attention_norm, buffers.normed, hidden);
+  Tensor input = input_of(pass, block.attention_norm, buffers.normed, hidden);
+  pass.ranks.fan_out(input);
   ops.linears({{buffers.query, block.q}, {buffers.key, block.k}, {buffers.value, block.v}}, input);
   const auto by_heads = [&](const Tensor& rows) { return rows.view({rows.size(0), -1, arch.head_dim}); };
   Tensor query = by_heads(buffers.query), key = by_heads(buffers.key);
@@ -46,10 +50,9 @@ void attention(const BlockCall& pass, const BlockWeights& block, std::int64_t la
                   .epsilon = arch.norm_epsilon,
                   .positions = pass.positions,
                   .frequencies = arch.position == PositionKind::rotary ? &pass.frequencies : nullptr});
-  const bool sliding = arch.sliding_layers.empty() || arch.sliding_layers.at(static_cast<std::size_t>(layer));
   ops.attend(
       buffers.attention, query, key, value, cache, pass.sequences,
-      {.window = sliding ? arch.sliding_window : 0, .scale = 1.0 / std::sqrt(static_cast<double>(arch.head_dim))});
+      {.window = arch.kind(layer).window, .scale = 1.0 / std::sqrt(static_cast<double>(arch.head_dim))});
   add_product(pass, block.attention_norm, buffers.projected, buffers.attention.flatten(1), block.o, hidden);
 }
 
@@ -57,7 +60,8 @@ void attention(const BlockCall& pass, const BlockWeights& block, std::int64_t la
 void feed_forward(const BlockCall& pass, const BlockWeights& block, BlockBuffers& buffers, Tensor& hidden) {
   const Architecture& arch = pass.arch;
   const Ops& ops = pass.ops;
-  const Tensor input = input_of(pass, block.ffn_norm, buffers.normed, hidden);
+  Tensor input = input_of(pass, block.ffn_norm, buffers.normed, hidden);
+  pass.ranks.fan_out(input);
   if (arch.gated) {
     ops.gated(arch.activation, buffers.gate, buffers.up, input, block.gate, block.up);
   } else {
@@ -67,12 +71,31 @@ void feed_forward(const BlockCall& pass, const BlockWeights& block, BlockBuffers
   add_product(pass, block.ffn_norm, buffers.projected, arch.gated ? buffers.gate : buffers.up, block.down, hidden);
 }
 
+// The experts that a token takes, over this rank's columns of each. Every rank routes for itself, from the same bits.
+void feed_experts(const BlockCall& pass, const BlockWeights& block, const Experts& experts, BlockBuffers& buffers,
+                  Tensor& hidden) {
+  const Ops& ops = pass.ops;
+  Tensor input = input_of(pass, block.ffn_norm, buffers.normed, hidden);
+  ops.linear(buffers.routed, input, block.router, {});
+  ops.route(buffers.chosen, buffers.shares, buffers.routed, experts.active);
+  pass.ranks.fan_out(buffers.shares);
+  pass.ranks.fan_out(input);
+  ops.mix_experts(pass.arch.activation, buffers.projected, buffers.gate, buffers.up, input, buffers.chosen,
+                  buffers.shares, block.experts);
+  if (pass.ranks.size() > 1) pass.ranks.sum(buffers.projected);
+  ops.add(hidden, buffers.projected, {});
+  norm_last(pass, block.ffn_norm, hidden);
+}
+
 }  // namespace
 
 void run_block(const BlockCall& pass, const BlockWeights& block, std::int64_t layer, const LayerCache& cache,
                BlockBuffers buffers, Tensor& hidden) {
   attention(pass, block, layer, cache, buffers, hidden);
-  feed_forward(pass, block, buffers, hidden);
+  if (const Experts& experts = pass.arch.kind(layer).experts; experts.count > 0)
+    feed_experts(pass, block, experts, buffers, hidden);
+  else
+    feed_forward(pass, block, buffers, hidden);
 }
 
 }  // namespace motley

@@ -83,7 +83,10 @@ TEST_P(BlockTest, IsTheSameDifferentiatedAndServed) {
                              .attention = rows["attention"].view({11, -1, arch.head_dim}),
                              .projected = rows["projected"],
                              .up = rows["up"],
-                             .gate = rows["gate"]};
+                             .gate = rows["gate"],
+                             .routed = {},
+                             .chosen = {},
+                             .shares = {}};
   const LayerCache cache{at::zeros({3, arch.kv_heads, arch.head_dim, 4}),
                          at::zeros({3, arch.kv_heads, 4, arch.head_dim})};
   const Tensor input = hidden.clone();

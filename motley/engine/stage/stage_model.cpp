@@ -117,7 +117,7 @@ struct StageModel::Impl {
   void check_sequence(const Step& step, const StepSequence& sequence) const;
   void copy_to(const char* buffer, std::span<const std::int64_t> values);
 
-  BlockBuffers block_buffers(std::int64_t tokens) const;
+  BlockBuffers block_buffers(std::int64_t layer, std::int64_t tokens) const;
   void embed(Tensor hidden);
   void run_layer(std::int64_t layer, const BlockWeights& block, std::size_t number, const MicroBatch& batch,
                  Tensor hidden);
@@ -277,15 +277,28 @@ void StageModel::Impl::embed(Tensor hidden) {
   ops.add(hidden, positions, {});
 }
 
-BlockBuffers StageModel::Impl::block_buffers(std::int64_t tokens) const {
+BlockBuffers StageModel::Impl::block_buffers(std::int64_t layer, std::int64_t tokens) const {
+  const Experts& experts = spec.arch.kind(layer).experts;
+  const std::int64_t columns = shard.columns[spec.arch.kind_index(layer)].size();
+  // Of experts one row for each that a token takes. Layers of another kind may need more of the buffer.
+  const auto ffn_rows = [&](const char* buffer) {
+    const std::int64_t count = tokens * std::max<std::int64_t>(1, experts.active);
+    return buffers.at(buffer).flatten().narrow(0, 0, count * columns).view({count, columns});
+  };
+  const auto routing = [&](const char* buffer, std::int64_t width) {
+    return experts.count > 0 ? rows(buffer, tokens).narrow(1, 0, width) : Tensor();
+  };
   return {.normed = rows("normed", tokens),
           .query = rows("query", tokens),
           .key = rows("key", tokens),
           .value = rows("value", tokens),
           .attention = rows("attention", tokens).view({tokens, -1, spec.arch.head_dim}),
           .projected = rows("projected", tokens),
-          .up = rows("up", tokens),
-          .gate = spec.arch.gated ? rows("gate", tokens) : Tensor()};
+          .up = ffn_rows("up"),
+          .gate = spec.arch.gated ? ffn_rows("gate") : Tensor(),
+          .routed = routing("routed", experts.count),
+          .chosen = routing("chosen", experts.active),
+          .shares = routing("shares", experts.active)};
 }
 
 void StageModel::Impl::run_layer(std::int64_t layer, const BlockWeights& block, std::size_t number,
@@ -293,7 +306,7 @@ void StageModel::Impl::run_layer(std::int64_t layer, const BlockWeights& block, 
   const Tensor at_positions = rows("positions", batch.count);
   const auto run = [&](const LayerCache& cache, const std::vector<SequenceRows>& sequences) {
     const BlockCall pass{spec.arch, ops, collectives, frequencies, at_positions, sequences};
-    run_block(pass, block, layer, cache, block_buffers(batch.count), hidden);
+    run_block(pass, block, layer, cache, block_buffers(layer, batch.count), hidden);
   };
   if (kv_tier(layer) != Tier::disk) return run(caches.at(layer).kept.cache, batch.sequences);
   const StreamedCaches::Pass pass = streamed_caches->begin(layer, number);

@@ -1,5 +1,9 @@
 #include "motley/engine/weights/block_weights.hpp"
 
+#include <fmt/format.h>
+
+#include <utility>
+
 namespace motley {
 
 WeightMatrix matrix_of(const std::map<std::string, WeightMatrix>& tensors, const std::string& role) {
@@ -14,6 +18,15 @@ BlockWeights block_of(const std::map<std::string, WeightMatrix>& tensors) {
   const auto linear = [&](const std::string& role) {
     return LinearWeights{matrix_of(tensors, role + ".weight"), matrix_of(tensors, role + ".bias").values};
   };
+  ExpertWeights experts;
+  const auto expert = [&](std::size_t number, const char* product) {
+    return linear(fmt::format("experts.{}.{}", number, product));
+  };
+  for (std::size_t i = 0; tensors.contains(fmt::format("experts.{}.down.weight", i)); ++i) {
+    experts.gate.push_back(expert(i, "gate"));
+    experts.up.push_back(expert(i, "up"));
+    experts.down.push_back(expert(i, "down"));
+  }
   return {.attention_norm = norm("attention_norm"),
           .q_norm = norm("q_norm"),
           .k_norm = norm("k_norm"),
@@ -24,7 +37,9 @@ BlockWeights block_of(const std::map<std::string, WeightMatrix>& tensors) {
           .o = linear("o"),
           .gate = linear("gate"),
           .up = linear("up"),
-          .down = linear("down")};
+          .down = linear("down"),
+          .router = matrix_of(tensors, "router.weight"),
+          .experts = std::move(experts)};
 }
 
 }  // namespace motley

@@ -12,6 +12,8 @@ namespace motley {
 struct BlockWeights {
   NormWeights attention_norm, q_norm, k_norm, ffn_norm;
   LinearWeights q, k, v, o, gate, up, down;
+  WeightMatrix router;    // [experts, hidden]; undefined where there are none
+  ExpertWeights experts;  // in place of gate, up and down
 };
 
 // What stands before the first block and behind the last.

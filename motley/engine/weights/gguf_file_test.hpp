@@ -30,7 +30,7 @@ inline void write_tales(const std::filesystem::path& path, DType asked) {
   for (const auto& [key, value] : std::map<std::string, std::int64_t>{{"block_count", arch.layers},
                                                                       {"context_length", arch.context},
                                                                       {"embedding_length", arch.hidden},
-                                                                      {"feed_forward_length", arch.ffn},
+                                                                      {"feed_forward_length", arch.kinds.front().ffn},
                                                                       {"attention.head_count", arch.heads},
                                                                       {"attention.head_count_kv", arch.kv_heads}})
     writer.set_u32("llama." + key, static_cast<std::uint32_t>(value));

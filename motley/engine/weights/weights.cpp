@@ -69,7 +69,7 @@ void WeightLoader::standby() {
 
 // A plan for a file counts with its tensors' types.
 void WeightLoader::check_type(const TensorSpec& tensor) const {
-  const auto planned = spec_.arch.tensor_types.find(tensor.name);
+  const auto planned = spec_.arch.tensor_types.find(tensor.type_name());
   if (spec_.weight_type != DType::file || planned == spec_.arch.tensor_types.end()) return;
   const Checkpoint::Found found = checkpoint_.find(tensor.name);
   if (const DType stored = stored_type(found, tensor.name); stored != planned->second)
@@ -107,11 +107,11 @@ WeightMatrix WeightLoader::read(const TensorSpec& tensor, const Slice& slice, DT
     loaded.values = blocks.to(device_.place());
   } else {
     std::vector<std::int64_t> shape{slice.rows.size()};
-    if (tensor.shape.size() == 2) shape.push_back(slice.columns.size());
+    if (tensor.is_matrix()) shape.push_back(slice.columns.size());
     loaded.values = device_.empty(shape, scalar_type(type));
     read_tensor(checkpoint_, tensor, slice, loaded.values);
   }
-  if (tensor.shape.size() == 2) ops_->prepare(loaded);
+  if (tensor.is_matrix()) ops_->prepare(loaded);
   return loaded;
 }
 
@@ -121,10 +121,10 @@ Tensors WeightLoader::load_all(const std::vector<TensorSpec>& tensors) {
   return loaded;
 }
 
-BlockWeights WeightLoader::block(std::int64_t layer) { return block_of(load_all(block_tensors(spec_.arch, layer))); }
+BlockWeights WeightLoader::block(std::int64_t layer) { return block_of(load_all(with_each_expert(block_tensors(spec_.arch, layer)))); }
 
 Tensors WeightLoader::take_block(std::int64_t layer) {
-  const std::vector<TensorSpec> tensors = block_tensors(spec_.arch, layer);
+  const std::vector<TensorSpec> tensors = with_each_expert(block_tensors(spec_.arch, layer));
   Tensors loaded = load_all(tensors);
   if (held_ != nullptr)
     for (const TensorSpec& tensor : tensors) held_->erase(tensor.name);

@@ -7,7 +7,7 @@
 
 namespace motley {
 
-extern const Family llama_family, mistral_family, opt_family, qwen2_family, qwen3_family;
+extern const Family llama_family, mistral_family, mixtral_family, opt_family, qwen2_family, qwen3_family;
 
 std::span<const Family* const> families();
 const Family& family_of(const Architecture& arch);

@@ -49,6 +49,7 @@ std::string_view told(const Value& metadata) {
 TEST(Families, AreToldByTheKeysOfAGgufFile) {
   EXPECT_EQ(told(metadata_of("llama", {})), "llama");
   EXPECT_EQ(told(metadata_of("llama", {{"attention.sliding_window", 4096}})), "mistral");
+  EXPECT_EQ(told(metadata_of("llama", {{"expert_count", 8}})), "mixtral");
   EXPECT_EQ(told(metadata_of("qwen2", {{"attention.sliding_window", 4096}})), "qwen2");
   EXPECT_EQ(told(metadata_of("qwen3", {})), "qwen3");
   EXPECT_EQ(told(metadata_of("opt", {})), "none");

@@ -15,7 +15,7 @@ namespace motley {
 // A number that a GGUF file has below its architecture's name, and config.json under another.
 struct GgufKey {
   std::string_view gguf, config;
-  std::int64_t Architecture::*value;  // 0: the file has no such key
+  std::int64_t (*value)(const Architecture& arch);  // 0: the file has no such key
 };
 
 // The family's GGUF files, as llama.cpp writes and reads them.

@@ -1,6 +1,7 @@
 // What Llama, Mistral and Qwen have in common: RMS norms, rotary positions, a gated FFN.
 #pragma once
 
+#include <algorithm>
 #include <array>
 #include <cstdint>
 #include <optional>
@@ -14,6 +15,7 @@ struct GatedDefaults {
   std::optional<std::int64_t> kv_heads;  // none: as many as query heads
   std::optional<std::int64_t> head_dim;  // none: hidden / heads
   std::optional<std::int64_t> bos, eos;
+  double rotary_theta = 10000, norm_epsilon = 1e-6;
 };
 Architecture read_gated(const Config& config, const GatedDefaults& defaults);
 
@@ -36,6 +38,15 @@ constexpr std::array<TensorNames, 14> gated_tensors(bool paired_rows) {
       {"head", "lm_head", "output"},
   }};
 }
+// A family's own tensors after those that it shares.
+template <std::size_t Shared, std::size_t Own>
+constexpr std::array<TensorNames, Shared + Own> with_tensors(const std::array<TensorNames, Shared>& shared,
+                                                             const std::array<TensorNames, Own>& own) {
+  std::array<TensorNames, Shared + Own> all{};
+  std::ranges::copy(own, std::ranges::copy(shared, all.begin()).out);
+  return all;
+}
+
 inline constexpr auto gated_tensors_in_order = gated_tensors(false), gated_tensors_in_pairs = gated_tensors(true);
 
 constexpr std::string_view gated_deviation = "initializer_range";

@@ -9,12 +9,12 @@ Architecture read_mistral(const Config& config) {
   Architecture arch = read_gated(config, {.context = 131072, .kv_heads = 8, .head_dim = {}, .bos = 1, .eos = 2});
   // An absent key means the first release's window, a null means full attention.
   const bool full = config.states("sliding_window") && !config.has("sliding_window");
-  arch.sliding_window = full ? 0 : config.size("sliding_window", max_context, 4096);
+  arch.kinds.front().window = full ? 0 : config.size("sliding_window", max_context, 4096);
   return arch;
 }
 
-constexpr std::array<GgufKey, 1> mistral_keys = {
-    {{"attention.sliding_window", "sliding_window", &Architecture::sliding_window}}};
+constexpr std::array<GgufKey, 1> mistral_keys = {{{"attention.sliding_window", "sliding_window",
+                                                   [](const Architecture& arch) { return arch.kinds.front().window; }}}};
 
 }  // namespace
 

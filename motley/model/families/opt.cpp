@@ -18,7 +18,7 @@ Architecture read_opt(const Config& config) {
         .fail(fmt::format("hidden_size {} must be a multiple of {} heads", arch.hidden, arch.heads),
               fmt::format("choose a divisor of {}", arch.hidden));
   arch.head_dim = arch.hidden / arch.heads;
-  arch.ffn = config.size("ffn_dim", max_ffn);
+  arch.kinds.front().ffn = config.size("ffn_dim", max_ffn);
   arch.vocabulary = config.size("vocab_size", max_vocabulary);
   arch.context = config.size("max_position_embeddings", 1 << 24, 2048);
   arch.position = PositionKind::learned;

@@ -186,7 +186,7 @@ WeightMoves weight_moves(const ServePlan& before, const ServePlan& after) {
   for (const auto& stage : after.stages) {
     const auto shards = make_shards(arch, static_cast<int>(stage.devices.size()), stage.shares, stage.weight_type);
     for (std::size_t rank = 0; rank < stage.devices.size(); ++rank) {
-      const std::int64_t layer = block_bytes(arch, 0, shards[rank], stage.weight_type);
+      const std::int64_t layer = largest_block_bytes(arch, shards[rank], stage.weight_type);
       std::int64_t kept = 0;
       if (const auto found = places.find(stage.devices[rank]); found != places.end()) {
         const Stage& old = *found->second.stage;

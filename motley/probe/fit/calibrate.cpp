@@ -37,7 +37,7 @@ struct Work {
 std::array<Work, 3> works_of(const StepSample& sample, const StepRates& rates) {
   const Rank& rank = *sample.rank;
   const StepLoad& load = sample.load;
-  return {Work{.bytes = sample.layers * static_cast<double>(rank.block_bytes),
+  return {Work{.bytes = sample.layers * read_bytes(rank, load),
                .flops = sample.layers * load.tokens * rank.block_flops,
                .bytes_per_s = rates.bandwidth_bytes_per_s,
                .flop_per_s = rates.product_flop_per_s,

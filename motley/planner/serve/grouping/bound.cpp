@@ -23,13 +23,16 @@ double memory_bound(const Groups& groups) {
     fastest = std::max(fastest, here += bandwidth);
   }
   if (problem.options.tensor_parallel == TensorParallel::across_machines) fastest = together;
-  const double layers = static_cast<double>(problem.model.arch.layers);
-  const Shard whole = make_shards(problem.model.arch, 1).front();
-  const double layer_bytes = static_cast<double>(block_bytes(problem.model.arch, 0, whole, problem.smallest_weights()));
+  const Architecture& arch = problem.model.arch;
+  const Shard whole = make_shards(arch, 1).front();
+  double read = 0;  // bytes of all blocks, by a step of one token
+  for (std::int64_t layer = 0; layer < arch.layers; ++layer)
+    read += static_cast<double>(block_bytes(arch, layer, whole, problem.smallest_weights()));
+  read *= static_cast<double>(active_parameters(arch)) / static_cast<double>(total_parameters(arch));
   // Who only prefills holds less for one step.
   const double prefill_steps = may_have_roles(problem) ? 0 : 1;
   const double steps = std::max(1.0, problem.workload.mean_output_tokens() - 1 + prefill_steps);
-  const double request_s = steps * layers * layer_bytes / fastest;
+  const double request_s = steps * read / fastest;
   const KvTokens each = kv_tokens_each(problem.point(1));
   return std::max(0.0, usable - need.weights) / (need.kv * each.mean / each.last) / request_s;
 }

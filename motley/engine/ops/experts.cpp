@@ -1,0 +1,58 @@
+// Routing and mixing of experts with ATen and the products that an Ops has: for any device, and to be differentiated.
+#include <ATen/core/grad_mode.h>
+
+#include "motley/engine/ops/ops.hpp"
+
+namespace motley {
+namespace {
+
+using at::Tensor;
+
+Tensor rows_of(const Tensor& buffer, std::int64_t rows) {
+  return buffer.defined() ? buffer.narrow(0, 0, rows) : Tensor();
+}
+
+}  // namespace
+
+void Ops::route(Tensor& ids, Tensor& shares, const Tensor& logits, std::int64_t active) const {
+  const Tensor wide = logits.scalar_type() == at::kDouble ? logits : logits.to(at::kFloat);
+  const Tensor order = std::get<1>(wide.detach().sort(/*stable=*/true, -1, /*descending=*/true)).narrow(1, 0, active);
+  const Tensor chosen = std::get<0>(order.sort(-1));
+  const Tensor weights = at::softmax(wide.gather(1, chosen), -1);
+  if (ids.defined()) {
+    ids.copy_(chosen);
+    shares.copy_(weights);
+  } else {
+    ids = chosen;
+    shares = weights;
+  }
+}
+
+// Experts that no token takes have no rows; where gradients are wanted, theirs are zeros.
+void Ops::mix_experts(Activation kind, Tensor& out, Tensor& gates, Tensor& others, const Tensor& input,
+                      const Tensor& ids, const Tensor& shares, const ExpertWeights& experts) const {
+  const Tensor on_host = ids.to(at::kCPU).contiguous();
+  const std::int64_t tokens = ids.size(0), active = ids.size(1);
+  std::vector<std::vector<std::int64_t>> places(experts.down.size());  // in `ids`, of every expert
+  for (std::int64_t i = 0; i < tokens * active; ++i)
+    places.at(static_cast<std::size_t>(on_host.const_data_ptr<std::int64_t>()[i])).push_back(i);
+
+  Tensor sum = at::zeros(input.sizes(), shares.options());
+  for (std::size_t expert = 0; expert < places.size(); ++expert) {
+    if (places[expert].empty() && !at::GradMode::is_enabled()) continue;
+    const Tensor place = at::tensor(places[expert], at::kLong).to(input.device());
+    const Tensor token = place.div(active, "floor");
+    const Tensor own = input.index_select(0, token);
+    Tensor gate = rows_of(gates, own.size(0)), other = rows_of(others, own.size(0)), product;
+    if (out.defined()) product = at::empty_like(own);
+    gated(kind, gate, other, own, experts.gate[expert], experts.up[expert]);
+    linear(product, gate, experts.down[expert].weight, experts.down[expert].bias);
+    sum.index_add_(0, token, product * shares.flatten().index_select(0, place).unsqueeze(1));
+  }
+  if (out.defined())
+    out.copy_(sum);
+  else
+    out = sum.to(input.scalar_type());
+}
+
+}  // namespace motley
