@@ -10,7 +10,7 @@
 namespace motley {
 namespace {
 
-constexpr std::int64_t most_experts = 4096;       // of a tensor
+constexpr std::int64_t most_experts = 4096;           // of a tensor
 constexpr std::size_t most_expert_tensors = 1 << 20;  // of a model
 
 // Those of each expert of a tensor [experts, rows, columns].
@@ -55,9 +55,9 @@ void Checkpoint::open_gguf_file(const std::filesystem::path& path, NamingOf nami
         for (std::int64_t expert = 0; const StoredTensor& one : slabs_of(file->path(), stored, tensor))
           add(*file, stored, with_expert(name, expert++), {&file->path(), &experts_.emplace_back(one), 0});
         if (experts_.size() > most_expert_tensors)
-          throw input_error(fmt::format("{}: at most {} tensors of experts are read", file->path().string(),
-                                        most_expert_tensors),
-                            copy_again);
+          throw input_error(
+              fmt::format("{}: at most {} tensors of experts are read", file->path().string(), most_expert_tensors),
+              copy_again);
       } else
         add(*file, stored, name, {&file->path(), &tensor, in_pairs ? named.head_rows : 0});
     }

@@ -63,7 +63,7 @@ class Checkpoint {
   std::map<std::string, std::unique_ptr<SafetensorsFile>> files_;  // by file name
   std::vector<std::unique_ptr<GgufFile>> gguf_;
   std::span<const TensorNames> gguf_names_;
-  std::deque<StoredTensor> experts_;  // of GGUF tensors that hold those of all
+  std::deque<StoredTensor> experts_;     // of GGUF tensors that hold those of all
   std::map<std::string, Place> places_;  // by tensor
 };
 

@@ -69,7 +69,9 @@ std::vector<NewTensor> new_tensors(const Model& model, DType type) {
       continue;
     }
     places.emplace(name, tensors.size());
-    tensors.push_back({{spec}, name, spec.may_be_quantised() ? fitting(type, spec.shape[1]) : DType::fp32,
+    tensors.push_back({{spec},
+                       name,
+                       spec.may_be_quantised() ? fitting(type, spec.shape[1]) : DType::fp32,
                        has_paired_rows(names, name) ? arch.head_dim : 0});
   }
   return tensors;

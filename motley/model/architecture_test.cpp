@@ -264,7 +264,6 @@ TEST(Architecture, BadConfigsAreRefusedWithPlaceAndCause) {
   const std::vector<Bad> table = {
       {{{"model_type", "null"}}, "`model_type` is missing", "supported model types: llama"},
       {{{"model_type", "\"lama\""}}, "model_type: model type \"lama\" is not supported", "did you mean \"llama\"?"},
-      {{{"model_type", "\"mixtral\""}}, "\"mixtral\" is not supported", "mistral, opt, qwen2, qwen3"},
       {{{"model_type", "\"gemma3\""}, {"text_config", "{}"}}, "not supported", "only text models are supported"},
       {{{"model_type", "7"}}, "expected a string", ""},
       {{{"hidden_size", "null"}}, "`hidden_size` is missing", "whole shape"},

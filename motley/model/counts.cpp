@@ -18,8 +18,10 @@ std::int64_t passed_elements(const std::vector<TensorSpec>& tensors, std::int64_
 
 std::vector<std::int64_t> kind_counts(const Architecture& arch, const LayerRange& layers) {
   std::vector<std::int64_t> counts(arch.kinds.size());
-  if (arch.kinds.size() == 1) counts.front() = layers.size();
-  else for (std::int64_t layer = layers.first; layer < layers.end; ++layer) ++counts[arch.kind_index(layer)];
+  if (arch.kinds.size() == 1)
+    counts.front() = layers.size();
+  else
+    for (std::int64_t layer = layers.first; layer < layers.end; ++layer) ++counts[arch.kind_index(layer)];
   return counts;
 }
 
@@ -32,9 +34,7 @@ std::int64_t window_of(const Architecture& arch) {
   return widest;
 }
 
-std::int64_t narrowest_ffn(const Architecture& arch) {
-  return std::ranges::min(arch.kinds, {}, &LayerKind::ffn).ffn;
-}
+std::int64_t narrowest_ffn(const Architecture& arch) { return std::ranges::min(arch.kinds, {}, &LayerKind::ffn).ffn; }
 
 std::vector<std::int64_t> layer_of_kinds(const Architecture& arch) {
   std::vector<std::int64_t> first(arch.kinds.size(), 0);
@@ -83,7 +83,9 @@ double blocks_flops(const Architecture& arch, double context) {
   return flops;
 }
 
-double head_flops(const Architecture& arch) { return 2.0 * static_cast<double>(passed_elements(head_tensors(arch), 0)); }
+double head_flops(const Architecture& arch) {
+  return 2.0 * static_cast<double>(passed_elements(head_tensors(arch), 0));
+}
 
 std::int64_t kv_bytes_per_token(const Architecture& arch, DType kv_type) {
   return bytes_of(kv_type, 2 * arch.kv_heads * arch.head_dim);

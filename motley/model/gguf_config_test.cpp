@@ -169,7 +169,9 @@ TEST_F(GgufConfigTest, NamesWhatItCannotExpress) {
   const auto with = [&](const std::string& key, std::uint32_t value) {
     return refused({.more = [&](GgufWriter& writer) { writer.set_u32(key, value); }});
   };
-  EXPECT_THAT(with("llama.expert_count", 8), AllOf(HasSubstr("llama.expert_count"), HasSubstr("experts")));
+  EXPECT_THAT(
+      refused({.architecture = "qwen3", .more = [](GgufWriter& writer) { writer.set_u32("qwen3.expert_count", 8); }}),
+      AllOf(HasSubstr("qwen3.expert_count"), HasSubstr("experts")));
   EXPECT_THAT(with("llama.rope.dimension_count", 8), HasSubstr("part of each head"));
   EXPECT_THAT(with("llama.attention.value_length", 8), HasSubstr("values of another length"));
   EXPECT_THAT(refused({.more = [](GgufWriter& writer) { writer.set_text("llama.rope.scaling.type", "longrope"); }}),

@@ -80,9 +80,7 @@ std::int64_t weight_bytes(const Architecture& arch, const ModelPart& part, const
 
 std::int64_t largest_block_bytes(const Architecture& arch, const Shard& shard, DType weight_type) {
   std::int64_t most = 0;
-  const auto count = [&](std::int64_t layer) {
-    most = std::max(most, block_bytes(arch, layer, shard, weight_type));
-  };
+  const auto count = [&](std::int64_t layer) { most = std::max(most, block_bytes(arch, layer, shard, weight_type)); };
   if (weight_type == DType::file)
     for (std::int64_t layer = 0; layer < arch.layers; ++layer) count(layer);
   else

@@ -77,10 +77,10 @@ struct Span {
 
 // What one rank of a tensor-parallel group holds of every block.
 struct Shard {
-  Span heads;       // query heads
-  Span kv_heads;    // whole groups; replicated where the degree exceeds the KV heads
+  Span heads;                 // query heads
+  Span kv_heads;              // whole groups; replicated where the degree exceeds the KV heads
   std::vector<Span> columns;  // of the FFN, or of every expert, by kind of layer
-  Span vocabulary;  // rows of embedding and head
+  Span vocabulary;            // rows of embedding and head
   bool operator==(const Shard&) const = default;
 };
 bool of_one_size(const Shard& a, const Shard& b);  // wherever they lie

@@ -24,7 +24,8 @@ struct ModelUnit {
   std::int64_t layer = 0;  // -1: the embedding; arch.layers: the head
   std::vector<TensorSpec> tensors;
 };
-// Embedding, blocks and head, in this order, each expert's tensors by themselves. A tied head has its table even where the embedding is in the part.
+// Embedding, blocks and head, in this order, each expert's tensors by themselves. A tied head has its table even where
+// the embedding is in the part.
 std::vector<ModelUnit> part_units(const Architecture& arch, const ModelPart& part);
 
 // The tensors of those units, in their order, each once: of embedding and tied head the embedding's table.

@@ -83,9 +83,8 @@ bool fits_rows(const Architecture& arch, DType type) {
   const auto fits = [&](const TensorSpec& tensor) {
     return !tensor.may_be_quantised() || tensor.shape[1] % block == 0;
   };
-  return std::ranges::all_of(layer_of_kinds(arch), [&](std::int64_t layer) {
-    return std::ranges::all_of(block_tensors(arch, layer), fits);
-  });
+  return std::ranges::all_of(layer_of_kinds(arch),
+                             [&](std::int64_t layer) { return std::ranges::all_of(block_tensors(arch, layer), fits); });
 }
 
 }  // namespace

@@ -9,7 +9,8 @@ namespace motley {
 namespace {
 
 std::int64_t block_elements(const Architecture& shape) {
-  return 2 * shape.hidden * shape.head_dim * (shape.heads + shape.kv_heads) + 3 * shape.hidden * shape.kinds.front().ffn;
+  return 2 * shape.hidden * shape.head_dim * (shape.heads + shape.kv_heads) +
+         3 * shape.hidden * shape.kinds.front().ffn;
 }
 constexpr std::int64_t few_elements = 8 << 20;  // of a block
 
@@ -65,7 +66,8 @@ Architecture probe_shape(Architecture shape, const ProbeScale& scale, std::int64
 
 Architecture with_another_ffn(Architecture shape) {
   constexpr std::int64_t wider = 2, narrower = 8;
-  shape.kinds.front().ffn = block_elements(shape) <= few_elements ? wider * shape.kinds.front().ffn : shape.kinds.front().ffn / narrower;
+  shape.kinds.front().ffn =
+      block_elements(shape) <= few_elements ? wider * shape.kinds.front().ffn : shape.kinds.front().ffn / narrower;
   return shape;
 }
 

@@ -35,7 +35,8 @@ std::string rank_bytes_report(const std::vector<RankBytes>& ranks) {
   for (std::size_t rank = 0; rank < ranks.size(); ++rank) {
     const RankBytes& bytes = ranks[rank];
     table.add({fmt::format("{}", rank), fmt::format("{}", bytes.shard.heads.size()),
-               fmt::format("{}", bytes.shard.kv_heads.size()), fmt::format("{}", fmt::join(bytes.shard.columns | std::views::transform(&Span::size), "/")),
+               fmt::format("{}", bytes.shard.kv_heads.size()),
+               fmt::format("{}", fmt::join(bytes.shard.columns | std::views::transform(&Span::size), "/")),
                show(bytes.weights), show(bytes.kv), show(bytes.activations),
                show(bytes.weights + bytes.kv + bytes.activations)});
   }

@@ -30,7 +30,7 @@ int main(int, char** arguments) try {
 def follow_the_page(tree):
     page = (ROOT / "docs/adding-a-family.md").read_text()
     file, declaration, entry = re.findall(r"```cpp\n(.*?)```", page, re.DOTALL)
-    (name,) = re.findall(rf"`{FAMILIES}/(\w+\.cpp)`:", page)
+    (name,) = re.findall(r"`families/(\w+\.cpp)`:", page)
     shutil.copytree(ROOT / "motley/model", tree / "motley/model", ignore=shutil.ignore_patterns("*_test.*"))
     (tree / FAMILIES / name).write_text(file)
     header, table = tree / FAMILIES / "families.hpp", tree / FAMILIES / "families.cpp"
@@ -68,4 +68,4 @@ def test_a_family_is_one_file_and_two_lines(tmp_path):
 
     (tmp_path / "config.json").write_text(json.dumps(CONFIG | {"experts_per_token": 4}))
     refused = subprocess.run([tmp_path / "read", tmp_path / "config.json"], capture_output=True, text=True, check=True).stdout
-    assert "experts_per_token" in refused and "at most 3" in refused
+    assert "experts_per_token: 4 is out of range" in refused

@@ -448,8 +448,8 @@ TEST(Motley, AttentionHasSharesOfItsOwn) {
   Efficiency& share = plan.cluster.types[0].efficiency;
   const double compute_s = step.block_time(group_of(plan, "a"), prompt).attention.compute_s;
   const double memory_s = step.block_time(group_of(plan, "a"), decode).attention.memory_s;
-  expect_close(compute_s,
-               512 * (block_flops(plan.model.arch, 0, 256) - block_flops(plan.model.arch, 0, 0)) / 2 / (154.8e12 * 0.6));
+  expect_close(compute_s, 512 * (block_flops(plan.model.arch, 0, 256) - block_flops(plan.model.arch, 0, 0)) / 2 /
+                              (154.8e12 * 0.6));
   expect_close(memory_s, 4000 * (2 * 16 * 128 * 2) / (768e9 * 0.8));
   share.attention_compute = share.compute / 3;
   share.attention_bandwidth = share.bandwidth / 2;

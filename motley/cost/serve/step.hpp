@@ -101,7 +101,7 @@ class StepCost {
 // What a rank reaches, of products and of attention.
 double read_bytes(const Rank& rank, const StepLoad& load);  // of one block's weights, by a step
 double effective_bandwidth(const Rank& rank);               // B/s
-double effective_flop_per_s(const Rank& rank);  // FLOP/s
+double effective_flop_per_s(const Rank& rank);              // FLOP/s
 double attention_bandwidth(const Rank& rank);
 double attention_flop_per_s(const Rank& rank);
 // Of one token in one block; 0 where the type's share of products contains it.

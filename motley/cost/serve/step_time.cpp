@@ -75,7 +75,8 @@ double StageTime::seconds(const StepLoad& load) const {
 std::optional<double> StageTime::tokens_at_no_cost() const {
   if (measured_tokens_per_s > 0 || ranks.empty()) return std::nullopt;
   double fewest = std::numeric_limits<double>::infinity();
-  for (const Rank& rank : ranks) fewest = std::min(fewest, rank.in_turn ? 0 : (rank.weights_s + rank.experts_s) / rank.token_s);
+  for (const Rank& rank : ranks)
+    fewest = std::min(fewest, rank.in_turn ? 0 : (rank.weights_s + rank.experts_s) / rank.token_s);
   return fewest;
 }
 

@@ -29,8 +29,8 @@ struct MessageTime {
 struct StageTime {
   // One for each kind of rank; the slowest counts.
   struct Rank {
-    double weights_s = 0, token_s = 0;    // products: weights are read once, or computing takes longer
-    double experts_s = 0;                 // those of all experts, of which a step reads some
+    double weights_s = 0, token_s = 0;  // products: weights are read once, or computing takes longer
+    double experts_s = 0;               // those of all experts, of which a step reads some
     Experts experts = {};
     bool in_turn = false;                 // both add up, of the products and of the head
     double cached_s = 0, attended_s = 0;  // attention: per cached token read, per pair of tokens

@@ -532,8 +532,7 @@ PipelineHop TrainStepCost::hop(const std::vector<int>& from, const std::vector<i
 
 double TrainStepCost::step_flops() const {
   const auto length = static_cast<double>(training_.sequence_length);
-  const double token =
-      blocks_flops(arch_, length / 2) + head_flops(arch_);
+  const double token = blocks_flops(arch_, length / 2) + head_flops(arch_);
   return (1 + backward_products) * token * length * static_cast<double>(training_.global_batch);
 }
 

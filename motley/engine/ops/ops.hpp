@@ -120,9 +120,9 @@ class Ops {
   // Of each row of logits [T, experts] the `active` largest, of equal ones those of the lower expert: ids [T, active],
   // int64, ascending, and shares [T, active], fp32: the softmax of these logits.
   virtual void route(at::Tensor& ids, at::Tensor& shares, const at::Tensor& logits, std::int64_t active) const;
-  // out [T, hidden] = for each row of input [T, hidden] the sum over its experts `ids` of share x down(activation(gate's
-  // product) x up's product), in fp32 and in the order of the ids. `gates` and `others` [T x active, columns] may hold
-  // products in between.
+  // out [T, hidden] = for each row of input [T, hidden] the sum over its experts `ids` of share x
+  // down(activation(gate's product) x up's product), in fp32 and in the order of the ids. `gates` and `others` [T x
+  // active, columns] may hold products in between.
   virtual void mix_experts(Activation kind, at::Tensor& out, at::Tensor& gates, at::Tensor& others,
                            const at::Tensor& input, const at::Tensor& ids, const at::Tensor& shares,
                            const ExpertWeights& experts) const;

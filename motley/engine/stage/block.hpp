@@ -25,7 +25,7 @@ struct BlockCall {
 // Where results are written, [T, ...] each; undefined for operations that make tensors of their own.
 struct BlockBuffers {
   at::Tensor normed, query, key, value, attention, projected, up, gate;  // query, key, value, attention: by heads
-  at::Tensor routed, chosen, shares;                                      // where there are experts
+  at::Tensor routed, chosen, shares;                                     // where there are experts
 };
 
 // hidden [T, hidden] through block `layer` of the model.

@@ -121,7 +121,9 @@ Tensors WeightLoader::load_all(const std::vector<TensorSpec>& tensors) {
   return loaded;
 }
 
-BlockWeights WeightLoader::block(std::int64_t layer) { return block_of(load_all(with_each_expert(block_tensors(spec_.arch, layer)))); }
+BlockWeights WeightLoader::block(std::int64_t layer) {
+  return block_of(load_all(with_each_expert(block_tensors(spec_.arch, layer))));
+}
 
 Tensors WeightLoader::take_block(std::int64_t layer) {
   const std::vector<TensorSpec> tensors = with_each_expert(block_tensors(spec_.arch, layer));

@@ -13,8 +13,9 @@ Architecture read_mistral(const Config& config) {
   return arch;
 }
 
-constexpr std::array<GgufKey, 1> mistral_keys = {{{"attention.sliding_window", "sliding_window",
-                                                   [](const Architecture& arch) { return arch.kinds.front().window; }}}};
+constexpr std::array<GgufKey, 1> mistral_keys = {
+    {{"attention.sliding_window", "sliding_window",
+      [](const Architecture& arch) { return arch.kinds.front().window; }}}};
 
 }  // namespace
 

@@ -163,7 +163,8 @@ std::vector<int> StageTable::devices_taken(const std::vector<int>& takes) const 
 void StageTable::add_kind(std::vector<int> takes, int place, std::vector<double> shares) {
   std::vector<int> devices = devices_taken(takes);
   const auto degree = static_cast<std::int64_t>(devices.size());
-  if (degree > arch_.heads || degree > narrowest_ffn(arch_) || degree > arch_.vocabulary) return;  // make_shards() would refuse it
+  if (degree > arch_.heads || degree > narrowest_ffn(arch_) || degree > arch_.vocabulary)
+    return;  // make_shards() would refuse it
   if (shares.empty()) shares = uneven_shares(arch_, static_cast<int>(degree));
   StageKind kind{.takes = std::move(takes), .place = place, .shares = std::move(shares), .group = {}};
   const DType weights = weights_.on(cluster_, devices);
