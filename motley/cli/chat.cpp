@@ -9,7 +9,7 @@
 #include "motley/base/printable.hpp"
 #include "motley/base/units.hpp"
 #include "motley/cli/command.hpp"
-#include "motley/cli/serving.hpp"
+#include "motley/cli/serving_options.hpp"
 #include "motley/server/client.hpp"
 #include "motley/server/serve.hpp"
 #include "motley/serving/local_deployment.hpp"

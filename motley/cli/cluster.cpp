@@ -74,7 +74,7 @@ void add_cluster(CLI::App& parent, Action& action) {
   add_output_options(*check_verb, options->output);
   check_verb->callback([options, &action] { action = [options] { return check(*options); }; });
 #ifdef MOTLEY_WITH_RUNTIME
-  add_probe(*group, action);
+  add_cluster_probe(*group, action);
 #endif
 }
 

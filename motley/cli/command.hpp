@@ -18,36 +18,35 @@ namespace motley::cli {
 // What the chosen verb does; its result is the exit code.
 using Action = std::function<int()>;
 
-// Each in the file of its name. They add the verb to `parent` and set `action` when it is chosen.
+// Each in the file of its name: plan_serve.cpp adds `motley plan serve`. They add the verb to `parent` and set `action`
+// when it is chosen.
 void add_plan(CLI::App& parent, Action& action);
+void add_plan_serve(CLI::App& plan_verbs, Action& action);
 void add_plan_rent(CLI::App& plan_verbs, Action& action);
 void add_plan_train(CLI::App& plan_verbs, Action& action);
 void add_plan_offload(CLI::App& plan_verbs, Action& action);
-void add_plan_collectives(CLI::App& plan_verbs, Action& action);  // allreduce and its like: collective.cpp
+void add_plan_collectives(CLI::App& plan_verbs, Action& action);
 void add_explain(CLI::App& parent, Action& action);
 void add_compare(CLI::App& parent, Action& action);
 void add_simulate(CLI::App& parent, Action& action);
 void add_verify(CLI::App& parent, Action& action);
 void add_report(CLI::App& parent, Action& action);
 void add_cluster(CLI::App& parent, Action& action);
-void add_probe(CLI::App& cluster_verbs, Action& action);  // where the runtime is built
+void add_cluster_probe(CLI::App& cluster_verbs, Action& action);  // where the runtime is built
 void add_model(CLI::App& parent, Action& action);
-void add_model_init(CLI::App& model_verbs, Action& action);      // initial.cpp
-void add_model_quantize(CLI::App& model_verbs, Action& action);  // quantize.cpp
+void add_model_init(CLI::App& model_verbs, Action& action);
+void add_model_quantize(CLI::App& model_verbs, Action& action);
 void add_doctor(CLI::App& parent, Action& action);
 void add_serve(CLI::App& parent, Action& action);
 void add_generate(CLI::App& parent, Action& action);
-void add_train(CLI::App& parent, Action& action);  // training.cpp
+void add_train(CLI::App& parent, Action& action);
 void add_up(CLI::App& parent, Action& action);
 void add_join(CLI::App& parent, Action& action);
 void add_chat(CLI::App& parent, Action& action);
-void add_status(CLI::App& parent, Action& action);          // running.cpp
-void add_drain(CLI::App& parent, Action& action);           // running.cpp
-void add_link(CLI::App& parent, Action& action);            // running.cpp
-void add_plan_apply(CLI::App& plan_verbs, Action& action);  // running.cpp, where the runtime is built
-void add_bench(CLI::App& parent, Action& action);
-void add_coordinate(CLI::App& parent, Action& action);
+void add_deployment(CLI::App& parent, Action& action);
 void add_group(CLI::App& parent, Action& action);
+void add_group_serve(CLI::App& group_verbs, Action& action);
+void add_group_bench(CLI::App& group_verbs, Action& action);
 
 // Prints the error with its hint on stderr. Returns the exit code.
 int report_error(const Error& error);

@@ -5,7 +5,7 @@
 #include <algorithm>
 
 #include "motley/base/units.hpp"
-#include "motley/cli/planning.hpp"
+#include "motley/cli/planning_options.hpp"
 #include "motley/cost/serve/serve_cost.hpp"
 #include "motley/cost/serve/serve_forms.hpp"
 #include "motley/cost/train/train_cost.hpp"

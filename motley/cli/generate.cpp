@@ -1,7 +1,7 @@
 #include "motley/server/generate.hpp"
 
 #include "motley/cli/command.hpp"
-#include "motley/cli/serving.hpp"
+#include "motley/cli/serving_options.hpp"
 #include "motley/serving/local_deployment.hpp"
 
 namespace motley::cli {

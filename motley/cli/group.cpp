@@ -61,7 +61,7 @@ void show(const GroupFolder& group, const std::string& folder, const std::string
 int create(const GroupVerbOptions& options) {
   const GroupFolder made = create_group_folder(options.folder, options.group);
   show(made, options.folder,
-       fmt::format("next, here:           motley coordinate --folder {} --listen HOST:4700\n"
+       fmt::format("next, here:           motley group serve --folder {} --listen HOST:4700\n"
                    "then, at each member: MOTLEY_TOKEN=(a file with the token) MOTLEY_AUTHORITY={}\n"
                    "or instead:           motley group issue {} MEMBER, and copy the folder to the member\n",
                    options.folder, certificate_facts(made.identity.authority).fingerprint, options.folder),
@@ -100,7 +100,8 @@ void add_group_verb(CLI::App& verbs, Action& action, const char* name, const cha
 }  // namespace
 
 void add_group(CLI::App& parent, Action& action) {
-  auto* verbs = parent.add_subcommand("group", "Create and show a group's authority, token and certificates");
+  auto* verbs =
+      parent.add_subcommand("group", "Groups of processes: authority and certificates, coordinator, collectives");
   verbs->require_subcommand(1);
   verbs->footer(
       "A process joins a group with its token. The coordinator keeps the authority and certifies members that show "
@@ -109,7 +110,7 @@ void add_group(CLI::App& parent, Action& action) {
       "\n"
       "examples:\n"
       "  motley group create lab --group lab        authority, certificate of the coordinator and token, in ./lab\n"
-      "  motley coordinate --folder lab --listen 10.0.0.5:4700\n"
+      "  motley group serve --folder lab --listen 10.0.0.5:4700\n"
       "  motley group show lab                      fingerprint that members need, and expiry dates");
   add_group_verb(
       *verbs, action, "create", "Create an authority, the coordinator's certificate and the token",
@@ -142,6 +143,8 @@ void add_group(CLI::App& parent, Action& action) {
                  "  motley group show lab\n"
                  "  motley group show lab --json",
                  show_folder, [](CLI::App&, GroupVerbOptions&) {});
+  add_group_serve(*verbs, action);
+  add_group_bench(*verbs, action);
 }
 
 }  // namespace motley::cli

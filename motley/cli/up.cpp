@@ -3,7 +3,7 @@
 #include "motley/base/error.hpp"
 #include "motley/cli/command.hpp"
 #include "motley/cli/deploy.hpp"
-#include "motley/cli/serving.hpp"
+#include "motley/cli/serving_options.hpp"
 #include "motley/hub/named_model.hpp"
 
 namespace motley::cli {
@@ -52,7 +52,7 @@ void add_up(CLI::App& parent, Action& action) {
       "  motley up --model FILE.gguf --memory \"16 GiB\" --port 8080\n"
       "  motley up --model DIR --store etcd://10.0.0.9:2379/a              survive the loss of this machine\n"
       "  motley up --model DIR --store etcd://10.0.0.9:2379/a --standby    wait on another one for that\n"
-      "  motley status                                   members, stages and load, from another terminal");
+      "  motley deployment status                                   members, stages and load, from another terminal");
   add_planning_options(*verb, options->planning, "Model folder, GGUF file, or OWNER/NAME[:FILE.gguf] on the hub");
   add_deploy_options(*verb, options->deploy);
   verb->add_option("--port", options->deploy.port, "Port of the API on 127.0.0.1; 0 is any free one (default 8000)")

@@ -361,7 +361,7 @@ TEST_F(DeployedAgentTest, RejoinsByItsFolderWhenItsTokenDoesNotCountAnyMore) {
     ADD_FAILURE() << "it has joined";
   } catch (const Error& error) {
     EXPECT_THAT(error.what(), HasSubstr("the token has been revoked"));
-    EXPECT_THAT(error.hint(), HasSubstr("motley link"));
+    EXPECT_THAT(error.hint(), HasSubstr("motley deployment invite"));
   }
   members_.end(5);
   EXPECT_TRUE(again.result());

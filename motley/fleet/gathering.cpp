@@ -137,8 +137,8 @@ std::vector<std::string> Gathering::revoke(const std::string& member) {
   members_->remove(member, "has been revoked");
   options_.report("revoked", fmt::format("{}, and every link so far; the new one is printed", member));
   for (const std::string& other : same_link)
-    options_.report("revoked",
-                    fmt::format("not {}, which came by the same link: motley drain {} --revoke", other, other));
+    options_.report("revoked", fmt::format("not {}, which came by the same link: motley deployment drain {} --revoke",
+                                           other, other));
   options_.show_link(link(options_.token_lifetime_s));
   return same_link;
 }

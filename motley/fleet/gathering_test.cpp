@@ -180,7 +180,8 @@ TEST_F(GatheringTest, AMachineThatIsRevokedIsCutOffAndThoseOfItsLinkAreNamed) {
   EXPECT_EQ(gathering->revoke("box"), std::vector<std::string>{"attic"});
   EXPECT_TRUE(box->has_ended());
   EXPECT_THAT(told_.lines(), Contains("revoked: box, and every link so far; the new one is printed"));
-  EXPECT_THAT(told_.lines(), Contains("revoked: not attic, which came by the same link: motley drain attic --revoke"));
+  EXPECT_THAT(told_.lines(),
+              Contains("revoked: not attic, which came by the same link: motley deployment drain attic --revoke"));
   EXPECT_EQ(links_.size(), 2u);
   gathering->wait_for(1, {"attic"});
 }

@@ -58,7 +58,8 @@ void Members::drain(const std::string& name) {
   const std::lock_guard lock(state_->mutex);
   MembersState::Agent* agent = state_->find(name);
   if (agent == nullptr)
-    throw input_error(fmt::format("there is no machine called \"{}\"", name), "`motley status` lists those there are");
+    throw input_error(fmt::format("there is no machine called \"{}\"", name),
+                      "`motley deployment status` lists those there are");
   agent->leaving = true;
   state_->say("leaving", fmt::format("{}, as asked", name));
   state_->changed.notify();

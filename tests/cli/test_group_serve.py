@@ -1,11 +1,11 @@
-"""`motley coordinate` explains itself, says what is wrong with its arguments, and ends in order."""
+"""`motley group serve` explains itself, says what is wrong with its arguments, and ends in order."""
 
 import signal
 import subprocess
 
 
 def run(motley, folder, *arguments):
-    return subprocess.run([str(motley), "coordinate", *arguments], cwd=folder, capture_output=True, text=True, timeout=60)
+    return subprocess.run([str(motley), "group", "serve", *arguments], cwd=folder, capture_output=True, text=True, timeout=60)
 
 
 def test_help_teaches(motley, tmp_path):
@@ -33,7 +33,7 @@ def test_what_cannot_work_is_named(motley, tmp_path):
 
 
 def test_it_serves_alone_on_its_log_and_ends_in_order(motley, tmp_path):
-    command = [str(motley), "coordinate", "--listen", "127.0.0.1:0", "--store", "log"]
+    command = [str(motley), "group", "serve", "--listen", "127.0.0.1:0", "--store", "log"]
     with subprocess.Popen(command, cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as first:
         address = first.stdout.readline().strip()
         assert address.startswith("127.0.0.1:")

@@ -7,8 +7,8 @@
 
 #include "motley/base/printable.hpp"
 #include "motley/cli/explain.hpp"
-#include "motley/cli/planning.hpp"
-#include "motley/cli/train.hpp"
+#include "motley/cli/plan_train.hpp"
+#include "motley/cli/planning_options.hpp"
 #include "motley/hub/named_model.hpp"
 #include "motley/model/warnings.hpp"
 #include "motley/planner/train/joint/memory_price.hpp"

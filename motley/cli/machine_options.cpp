@@ -1,4 +1,4 @@
-#include "motley/cli/agents.hpp"
+#include "motley/cli/machine_options.hpp"
 
 #include <fmt/format.h>
 #include <unistd.h>

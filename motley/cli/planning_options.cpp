@@ -1,4 +1,4 @@
-#include "motley/cli/planning.hpp"
+#include "motley/cli/planning_options.hpp"
 
 #include <fmt/format.h>
 

@@ -4,7 +4,7 @@
 
 #include "motley/base/units.hpp"
 #include "motley/cli/explain.hpp"
-#include "motley/cli/planning.hpp"
+#include "motley/cli/planning_options.hpp"
 #include "motley/cost/collective/collective_price.hpp"
 #include "motley/planner/collective/collective.hpp"
 #include "motley/report/collective_report.hpp"

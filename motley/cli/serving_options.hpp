@@ -6,7 +6,7 @@
 #include <string>
 
 #include "motley/base/event_log.hpp"
-#include "motley/cli/planning.hpp"
+#include "motley/cli/planning_options.hpp"
 #include "motley/server/serve_settings.hpp"
 #include "motley/workers/local_fleet.hpp"
 

@@ -6,7 +6,7 @@
 #include "motley/base/printable.hpp"
 #include "motley/base/units.hpp"
 #include "motley/cli/explain.hpp"
-#include "motley/cli/planning.hpp"
+#include "motley/cli/planning_options.hpp"
 #include "motley/cluster/warnings.hpp"
 #include "motley/cost/offload/flexgen_plan.hpp"
 #include "motley/cost/offload/offload_cost.hpp"

@@ -1,4 +1,4 @@
-// Verbs for a deployment that runs: what it does, and another plan for it.
+// What can be asked of a deployment that runs: what it does, another plan, fewer machines or more.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -21,7 +21,7 @@ namespace {
 
 constexpr double drain_s = 30;  // for a plan without the machine to take effect
 
-struct RunningOptions {
+struct DeploymentOptions {
   std::string url = "http://127.0.0.1:8000";
   int port = 0;  // 0: that of the URL
   std::string api_key, operator_key;
@@ -30,7 +30,7 @@ struct RunningOptions {
   Output output;
 };
 
-void add_running_options(CLI::App& verb, RunningOptions& options) {
+void add_deployment_options(CLI::App& verb, DeploymentOptions& options) {
   verb.add_option("--url", options.url, "URL of the server (default http://127.0.0.1:8000)")->type_name("URL");
   verb.add_option("--port", options.port, "Port of a server on this machine, instead of --url")
       ->check(CLI::Range(1, 65535))
@@ -40,7 +40,7 @@ void add_running_options(CLI::App& verb, RunningOptions& options) {
 }
 
 // Called with the operator's key, which holds for everything; with the client's where there is no other.
-ServerAddress server_of(const RunningOptions& options) {
+ServerAddress server_of(const DeploymentOptions& options) {
   ServerAddress server = parse_server_url(options.url);
   if (options.port > 0) server.port = std::to_string(options.port);
   if (server.host == "localhost") server.host = "127.0.0.1";  // another user may listen at the same port of [::1]
@@ -50,7 +50,7 @@ ServerAddress server_of(const RunningOptions& options) {
   return server;
 }
 
-int show_status(const RunningOptions& options) {
+int show_status(const DeploymentOptions& options) {
   const Value status = http_get(server_of(options), "/plan");
   const std::string text = status_report(status);  // also where JSON is asked for: it checks what came
   emit(options.output, status, text);
@@ -58,7 +58,7 @@ int show_status(const RunningOptions& options) {
 }
 
 // Until the plan serves, or the deployment goes on without it.
-int apply_plan(const RunningOptions& options) {
+int apply_plan(const DeploymentOptions& options) {
   const ServePlan plan = read_plan_file<ServePlan>(options.plan);
   require_sound(plan, options.plan);
   const ServerAddress server = server_of(options);
@@ -75,7 +75,7 @@ int apply_plan(const RunningOptions& options) {
       if (!(to_json(answer_field(answer_field(status, "plan"), "stages")) ==
             to_json(answer_field(write(plan), "stages"))))
         throw Error(ErrorCode::peer, "the plan did not take effect: the server runs another one",
-                    "see `motley status`, and the server's own messages");
+                    "see `motley deployment status`, and the server's own messages");
       emit(options.output, status,
            fmt::format("plan number {:.0f} serves, after {}\n", epoch, human_seconds(seconds_since(start))));
       return 0;
@@ -87,15 +87,16 @@ int apply_plan(const RunningOptions& options) {
 }
 
 // Until the plan in force does without the machine.
-int drain(const RunningOptions& options) {
+int drain(const DeploymentOptions& options) {
   const ServerAddress server = server_of(options);
   const Value answer =
       http_post(server, "/drain", Value::object({{"member", options.member}, {"revoke", options.revoke}}));
   std::string others;
   if (options.revoke)
     for (const Value& other : answer_list(answer, "same_link"))
-      others += fmt::format("{0} came by the same link and stays; cut it off with: motley drain {0} --revoke\n",
-                            other.as_string());
+      others += fmt::format(
+          "{0} came by the same invitation and stays; cut it off with: motley deployment drain {0} --revoke\n",
+          other.as_string());
   const Instant start = Clock::now();
   for (;; std::this_thread::sleep_for(std::chrono::milliseconds(100))) {
     const Value status = http_get(server, "/plan");
@@ -105,7 +106,7 @@ int drain(const RunningOptions& options) {
     });
     if (state == "down" || (used && seconds_since(start) > drain_s))
       throw Error(ErrorCode::peer, fmt::format("no plan does without {}: the deployment is {}", options.member, state),
-                  "see `motley status`; let another machine join first");
+                  "see `motley deployment status`; let another machine join first");
     if (used || state != "serving") continue;
     emit(options.output, status,
          fmt::format("{} is not used any more, after {}\n{}", options.member, human_seconds(seconds_since(start)),
@@ -114,74 +115,34 @@ int drain(const RunningOptions& options) {
   }
 }
 
-int new_link(const RunningOptions& options) {
+int invite(const DeploymentOptions& options) {
   Value asked = Value::object({{"revoke", options.revoke}});
   if (!options.token_lifetime.empty())
     asked.set("token_lifetime_s", parse_seconds_option(options.token_lifetime, "--token-lifetime"));
   const Value answer = http_post(server_of(options), "/link", asked);
   emit(options.output, answer,
-       fmt::format("the process that serves has printed a link{}; it admits new machines for {}\n",
+       fmt::format("the process that serves has printed an invitation{}; it admits new machines for {}\n",
                    options.revoke ? ", and refuses those before it" : "",
                    human_seconds(answer_number(answer, "token_lifetime_s"))));
   return 0;
 }
 
-}  // namespace
-
-void add_link(CLI::App& parent, Action& action) {
-  auto options = std::make_shared<RunningOptions>();
-  auto* verb = parent.add_subcommand("link", "Let `motley up` print a new link for machines to join by");
-  verb->footer(
-      "A link is a secret, so it appears where `motley up` writes its output, and not here. Machines that have joined\n"
-      "do not need it: they renew their certificates by those that they have.\n"
-      "\n"
-      "examples:\n"
-      "  motley link                        earlier links stay valid until they expire\n"
-      "  motley link --revoke               refuse the links before it");
-  verb->add_option("--token-lifetime", options->token_lifetime,
-                   "How long the link admits new machines (default: as given to `motley up`)")
-      ->type_name("TIME");
-  verb->add_flag("--revoke", options->revoke, "Refuse all links that were printed before");
-  add_running_options(*verb, *options);
-  add_output_options(*verb, options->output);
-  verb->callback([options, &action] { action = [options] { return new_link(*options); }; });
-}
-
-void add_drain(CLI::App& parent, Action& action) {
-  auto options = std::make_shared<RunningOptions>();
-  auto* verb = parent.add_subcommand("drain", "Let a running deployment do without one of its machines");
-  verb->footer(
-      "The deployment plans without the machine and its workers end; open requests go on. Its agent stays connected,\n"
-      "and is planned with again once it has been restarted.\n"
-      "\n"
-      "examples:\n"
-      "  motley drain attic                 returns when no worker runs there any more\n"
-      "  motley drain attic --port 8080\n"
-      "  motley drain attic --revoke        cut it off at once, and refuse it and all links so far");
-  verb->add_option("member", options->member, "Name of the machine, as `motley status` shows it")
-      ->type_name("MEMBER")
-      ->required();
-  verb->add_flag("--revoke", options->revoke, "Refuse its certificate, and all links so far; a new one is printed");
-  add_running_options(*verb, *options);
-  add_output_options(*verb, options->output);
-  verb->callback([options, &action] { action = [options] { return drain(*options); }; });
-}
-
-void add_status(CLI::App& parent, Action& action) {
-  auto options = std::make_shared<RunningOptions>();
-  auto* verb = parent.add_subcommand("status", "Show what a running deployment does: plan, requests, workers");
+void add_status(CLI::App& deployment_verbs, Action& action) {
+  auto options = std::make_shared<DeploymentOptions>();
+  auto* verb =
+      deployment_verbs.add_subcommand("status", "Show what a running deployment does: plan, requests, workers");
   verb->footer(
       "examples:\n"
-      "  motley status                      the server on 127.0.0.1:8000\n"
-      "  motley status --port 8080 --json   all that GET /plan says");
-  add_running_options(*verb, *options);
+      "  motley deployment status                      the server on 127.0.0.1:8000\n"
+      "  motley deployment status --port 8080 --json   all that GET /plan says");
+  add_deployment_options(*verb, *options);
   add_output_options(*verb, options->output);
   verb->callback([options, &action] { action = [options] { return show_status(*options); }; });
 }
 
-void add_plan_apply(CLI::App& plan_verbs, Action& action) {
-  auto options = std::make_shared<RunningOptions>();
-  auto* verb = plan_verbs.add_subcommand("apply", "Let a running deployment serve another plan for its model");
+void add_apply(CLI::App& deployment_verbs, Action& action) {
+  auto options = std::make_shared<DeploymentOptions>();
+  auto* verb = deployment_verbs.add_subcommand("apply", "Let a running deployment serve another plan for its model");
   verb->footer(
       "Steps under way end, the workers get their parts of the new plan, and open\n"
       "requests go on with the tokens that they would have had. The plan's devices are\n"
@@ -189,11 +150,64 @@ void add_plan_apply(CLI::App& plan_verbs, Action& action) {
       "\n"
       "examples:\n"
       "  motley plan serve --from plan.json --without box/3 -o smaller.json\n"
-      "  motley plan apply smaller.json --port 8000");
+      "  motley deployment apply smaller.json --port 8000");
   verb->add_option("plan", options->plan, "Plan file")->type_name("PLAN")->required();
-  add_running_options(*verb, *options);
+  add_deployment_options(*verb, *options);
   add_output_options(*verb, options->output);
   verb->callback([options, &action] { action = [options] { return apply_plan(*options); }; });
+}
+
+void add_drain(CLI::App& deployment_verbs, Action& action) {
+  auto options = std::make_shared<DeploymentOptions>();
+  auto* verb = deployment_verbs.add_subcommand("drain", "Let a running deployment do without one of its machines");
+  verb->footer(
+      "The deployment plans without the machine and its workers end; open requests go on. Its agent stays connected,\n"
+      "and is planned with again once it has been restarted.\n"
+      "\n"
+      "examples:\n"
+      "  motley deployment drain attic                 returns when no worker runs there any more\n"
+      "  motley deployment drain attic --port 8080\n"
+      "  motley deployment drain attic --revoke        cut it off at once, and refuse it and all earlier invitations");
+  verb->add_option("member", options->member, "Name of the machine, as `motley deployment status` shows it")
+      ->type_name("MEMBER")
+      ->required();
+  verb->add_flag("--revoke", options->revoke,
+                 "Refuse its certificate and all earlier invitations; a new one is printed");
+  add_deployment_options(*verb, *options);
+  add_output_options(*verb, options->output);
+  verb->callback([options, &action] { action = [options] { return drain(*options); }; });
+}
+
+void add_invite(CLI::App& deployment_verbs, Action& action) {
+  auto options = std::make_shared<DeploymentOptions>();
+  auto* verb =
+      deployment_verbs.add_subcommand("invite", "Let `motley up` print a new invitation, by which machines join");
+  verb->footer(
+      "An invitation is a secret, so it appears where `motley up` writes its output, and not here. Machines that have\n"
+      "joined do not need it: they renew their certificates by those that they have.\n"
+      "\n"
+      "examples:\n"
+      "  motley deployment invite             earlier invitations stay valid until they expire\n"
+      "  motley deployment invite --revoke    refuse the earlier ones");
+  verb->add_option("--token-lifetime", options->token_lifetime,
+                   "How long the invitation admits new machines (default: as given to `motley up`)")
+      ->type_name("TIME");
+  verb->add_flag("--revoke", options->revoke, "Refuse all earlier invitations");
+  add_deployment_options(*verb, *options);
+  add_output_options(*verb, options->output);
+  verb->callback([options, &action] { action = [options] { return invite(*options); }; });
+}
+
+}  // namespace
+
+void add_deployment(CLI::App& parent, Action& action) {
+  auto* verbs = parent.add_subcommand("deployment", "See and change what a running deployment does");
+  verbs->require_subcommand(1);
+  verbs->footer(
+      "examples:\n"
+      "  motley deployment status           plan, requests and workers of the server on 127.0.0.1:8000\n"
+      "  motley deployment drain attic      do without this machine");
+  for (const auto add : {add_status, add_apply, add_drain, add_invite}) add(*verbs, action);
 }
 
 }  // namespace motley::cli

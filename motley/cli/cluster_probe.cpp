@@ -8,8 +8,8 @@
 #include "motley/base/printable.hpp"
 #include "motley/base/units.hpp"
 #include "motley/base/worker_program.hpp"
+#include "motley/cli/cluster_probe_members.hpp"
 #include "motley/cli/command.hpp"
-#include "motley/cli/probe_members.hpp"
 #include "motley/cluster/write.hpp"
 #include "motley/cost/form/term.hpp"
 #include "motley/hub/named_model.hpp"
@@ -163,7 +163,7 @@ int probe_and_write(const ProbeCommand& options) {
 
 }  // namespace
 
-void add_probe(CLI::App& cluster_verbs, Action& action) {
+void add_cluster_probe(CLI::App& cluster_verbs, Action& action) {
   auto options = std::make_shared<ProbeCommand>();
   auto* verb = cluster_verbs.add_subcommand(
       "probe", "Measure processors, GPUs or links between machines, and write a cluster file");

@@ -18,7 +18,7 @@
 namespace motley::cli {
 namespace {
 
-struct CoordinateOptions {
+struct GroupServeOptions {
   std::string group, folder;
   std::string listen = "127.0.0.1:4700", relay;
   std::string store = "motley-ledger.sqlite";
@@ -32,7 +32,7 @@ struct CoordinateOptions {
   bool standby = false, quiet = false;
 };
 
-CoordinatorServerOptions server_options(const CoordinateOptions& options) {
+CoordinatorServerOptions server_options(const GroupServeOptions& options) {
   CoordinatorServerOptions server;
   if (!options.folder.empty()) {
     GroupFolder folder = read_group_folder(options.folder);
@@ -60,19 +60,24 @@ CoordinatorServerOptions server_options(const CoordinateOptions& options) {
 }
 
 // With --standby, not before the other coordinator has given it up or fallen silent.
-std::unique_ptr<LedgerStore> open_store(const CoordinateOptions& options) {
+std::unique_ptr<LedgerStore> open_store(const GroupServeOptions& options) {
   if (!options.standby) return open_ledger_store(options.store);
   return wait_for_ledger_store(options.store, [&](const StoreFenced& held) {
     if (!options.quiet) fmt::print(stderr, "standby what=\"{}\"\n", printable(held.what()));
   });
 }
 
-// SIGINT and SIGTERM end the coordinator in order; everything is on disk anyway.
-int serve_until_signal(CoordinatorServer& server) {
+// Held back from this thread and those that it starts.
+sigset_t hold_back_signals() {
   sigset_t signals;
   sigemptyset(&signals);
   for (const int signal : {SIGINT, SIGTERM}) sigaddset(&signals, signal);
   pthread_sigmask(SIG_BLOCK, &signals, nullptr);
+  return signals;
+}
+
+// They end the coordinator in order; everything is on disk anyway.
+int serve_until(const sigset_t& signals, CoordinatorServer& server) {
   std::exception_ptr failure;
   std::jthread serving([&](const std::stop_token& stop) {
     try {
@@ -92,22 +97,22 @@ int serve_until_signal(CoordinatorServer& server) {
 
 }  // namespace
 
-void add_coordinate(CLI::App& parent, Action& action) {
-  const auto options = std::make_shared<CoordinateOptions>();
-  auto* verb = parent.add_subcommand("coordinate", "Coordinate a group: its members and its committed steps");
+void add_group_serve(CLI::App& group_verbs, Action& action) {
+  const auto options = std::make_shared<GroupServeOptions>();
+  auto* verb = group_verbs.add_subcommand("serve", "Coordinate a group: its members and its committed steps");
   verb->footer(
       "Members connect to this process. Operations run between members without it, and continue while it is away. It "
       "logs\n"
       "each decision before it announces it: started again with the same log, it continues.\n"
       "\n"
       "examples:\n"
-      "  motley coordinate --token-file token --minimum-size 2            log in ./motley-ledger.sqlite\n"
-      "  motley coordinate --store etcd://127.0.0.1:2379/run7             log that survives this machine\n"
-      "  motley coordinate --store etcd://127.0.0.1:2379/run7 --standby   standby on another machine\n"
-      "  motley coordinate --folder lab --listen 10.0.0.5:4700            folder from `motley group create lab`\n"
-      "  motley coordinate --folder lab --listen 203.0.113.5:4700 --relay 203.0.113.5:4701\n"
+      "  motley group serve --token-file token --minimum-size 2            log in ./motley-ledger.sqlite\n"
+      "  motley group serve --store etcd://127.0.0.1:2379/run7             log that survives this machine\n"
+      "  motley group serve --store etcd://127.0.0.1:2379/run7 --standby   standby on another machine\n"
+      "  motley group serve --folder lab --listen 10.0.0.5:4700            folder from `motley group create lab`\n"
+      "  motley group serve --folder lab --listen 203.0.113.5:4700 --relay 203.0.113.5:4701\n"
       "                                                                   relay for members that only dial out\n"
-      "  motley coordinate --listen 10.0.0.5:4700 --certificate c.pem --key k.pem --authority ca.pem");
+      "  motley group serve --listen 10.0.0.5:4700 --certificate c.pem --key k.pem --authority ca.pem");
   auto* group =
       verb->add_option("--group", options->group, "Name of the group; members of another are refused (default: group)")
           ->type_name("NAME");
@@ -158,6 +163,7 @@ void add_coordinate(CLI::App& parent, Action& action) {
   verb->add_flag("-q,--quiet", options->quiet, "Print no log on stderr");
   verb->callback([options, &action] {
     action = [options] {
+      const sigset_t signals = hold_back_signals();  // before anything is printed, and for the relay's thread
       CoordinatorServerOptions served = server_options(*options);
       std::optional<RelayThread> relay;
       if (!options->relay.empty())  // with the same identity and secret
@@ -171,7 +177,7 @@ void add_coordinate(CLI::App& parent, Action& action) {
       fmt::print("{}\n", server.address());
       if (relay) fmt::print("relay:{}\n", relay->address());
       std::fflush(stdout);
-      return serve_until_signal(server);
+      return serve_until(signals, server);
     };
   });
 }

@@ -5,7 +5,7 @@
 
 #include "motley/base/units.hpp"
 #include "motley/cli/command.hpp"
-#include "motley/cli/members.hpp"
+#include "motley/cli/group_members.hpp"
 #include "motley/comm/collective/communicator.hpp"
 #include "motley/comm/collective/measure_sizes.hpp"
 #include "motley/comm/transport/fabric.hpp"
@@ -19,7 +19,7 @@ namespace {
 constexpr int most_ranks = 64;
 constexpr double largest_bytes = 4e9;
 
-struct CommBench {
+struct GroupBench {
   std::string operation = "all-reduce", element = "fp32";
   std::string from = "1 KiB", to = "64 MiB";
   int factor = 4;
@@ -42,9 +42,9 @@ double bytes_option(const std::string& text, const char* option) {
   }
 }
 
-constexpr const char* bench_group = "motley bench comm";
+constexpr const char* bench_group = "motley group bench";
 
-SizesToMeasure sizes_of(const CommBench& bench) {
+SizesToMeasure sizes_of(const GroupBench& bench) {
   SizesToMeasure asked{.operation = bench.operation,
                        .from_bytes = bytes_option(bench.from, "--from"),
                        .to_bytes = bytes_option(bench.to, "--to"),
@@ -55,13 +55,13 @@ SizesToMeasure sizes_of(const CommBench& bench) {
   return asked;
 }
 
-std::vector<MeasuredSize> run_rank(const CommBench& bench, Fabric& fabric, const Epoch& epoch, int rank) {
+std::vector<MeasuredSize> run_rank(const GroupBench& bench, Fabric& fabric, const Epoch& epoch, int rank) {
   Communicator group(epoch, fabric.connect(epoch, rank, 60));
   if (!bench.plan_file.empty()) group.use_plans({read_collective_program(bench.plan_file)});
   return measure_sizes(group, sizes_of(bench));
 }
 
-void report(const CommBench& bench, int ranks, const std::vector<MeasuredSize>& rows) {
+void report(const GroupBench& bench, int ranks, const std::vector<MeasuredSize>& rows) {
   const double factor = bus_factor(bench.operation, ranks);
   Table table({{"bytes", Align::right},
                {"time", Align::right},
@@ -98,7 +98,7 @@ void report(const CommBench& bench, int ranks, const std::vector<MeasuredSize>& 
                    tls ? " under TLS" : "", table.render()));
 }
 
-int run(const CommBench& bench) {
+int run(const GroupBench& bench) {
   check_output_folder(bench.output);
   if (const auto names = measured_operations(); std::ranges::find(names, bench.operation) == names.end())
     throw input_error(fmt::format("the operation must be a collective, found \"{}\"", bench.operation),
@@ -111,7 +111,7 @@ int run(const CommBench& bench) {
                       "start each member by itself: --members A:P,B:P --rank I");
   if (member.members.empty() == (member.rank >= 0))
     throw input_error("--members needs --rank, and --rank needs --members",
-                      "run on each machine: motley bench comm --members A:P,B:P --rank I");
+                      "run on each machine: motley group bench --members A:P,B:P --rank I");
   int ranks = bench.ranks;
   std::vector<MeasuredSize> rows;
   if (member.members.empty()) {
@@ -129,42 +129,39 @@ int run(const CommBench& bench) {
 
 }  // namespace
 
-void add_bench(CLI::App& parent, Action& action) {
-  auto* verb = parent.add_subcommand("bench", "Measure collectives on this machine and its network");
-  verb->require_subcommand(1);
-  verb->footer("example: motley bench comm --ranks 4 --transport tcp");
-  auto* comm = verb->add_subcommand("comm", "Measure collectives between ranks on one machine or several");
-  const auto bench = std::make_shared<CommBench>();  // shared with the action, which runs after this returns
-  comm->add_option("--operation", bench->operation, "all-reduce, reduce-scatter, all-gather, broadcast or reduce")
+void add_group_bench(CLI::App& group_verbs, Action& action) {
+  auto* verb = group_verbs.add_subcommand("bench", "Measure collectives between ranks on one machine or several");
+  const auto bench = std::make_shared<GroupBench>();  // shared with the action, which runs after this returns
+  verb->add_option("--operation", bench->operation, "all-reduce, reduce-scatter, all-gather, broadcast or reduce")
       ->capture_default_str();
-  comm->add_option("--ranks", bench->ranks, "Number of processes to start on this machine")
+  verb->add_option("--ranks", bench->ranks, "Number of processes to start on this machine")
       ->check(CLI::Range(1, most_ranks))
       ->capture_default_str();
-  comm->add_option("--transport", bench->member.transport, "Transport between the ranks")
+  verb->add_option("--transport", bench->member.transport, "Transport between the ranks")
       ->check(CLI::IsMember({"shm", "tcp"}))
       ->capture_default_str();
-  comm->add_option("--element", bench->element, "Element type")
+  verb->add_option("--element", bench->element, "Element type")
       ->check(CLI::IsMember({"fp32", "fp64", "fp16", "bf16", "int8", "uint8", "int16", "int32", "int64"}))
       ->capture_default_str();
-  comm->add_option("--from", bench->from, "Smallest size, as in \"1 KiB\"")->capture_default_str();
-  comm->add_option("--to", bench->to, "Largest size, as in \"64 MiB\"")->capture_default_str();
-  comm->add_option("--factor", bench->factor, "Factor from one size to the next")
+  verb->add_option("--from", bench->from, "Smallest size, as in \"1 KiB\"")->capture_default_str();
+  verb->add_option("--to", bench->to, "Largest size, as in \"64 MiB\"")->capture_default_str();
+  verb->add_option("--factor", bench->factor, "Factor from one size to the next")
       ->check(CLI::Range(2, 1024))
       ->capture_default_str();
-  comm->add_option("--seconds", bench->seconds, "Measuring time per size, in seconds")
+  verb->add_option("--seconds", bench->seconds, "Measuring time per size, in seconds")
       ->check(CLI::Range(0.001, 60.0))
       ->capture_default_str();
-  comm->footer(
+  verb->footer(
       "examples:\n"
-      "  motley bench comm --ranks 4 --transport tcp\n"
-      "  motley bench comm --folder lab/members/anna --members anna=10.0.0.1:4711,ben=10.0.0.2:4711 --rank 0\n"
+      "  motley group bench --ranks 4 --transport tcp\n"
+      "  motley group bench --folder lab/members/anna --members anna=10.0.0.1:4711,ben=10.0.0.2:4711 --rank 0\n"
       "\n"
       "The last one measures under TLS; start it on ben's machine too, with ben's folder and --rank 1.");
-  comm->add_option("--plan", bench->plan_file, "Run this collective plan instead of the built-in algorithm")
+  verb->add_option("--plan", bench->plan_file, "Run this collective plan instead of the built-in algorithm")
       ->type_name("FILE");
-  add_member_options(*comm, bench->member, 4096);
-  add_output_options(*comm, bench->output);
-  comm->callback([bench, &action] { action = [bench] { return run(*bench); }; });
+  add_member_options(*verb, bench->member, 4096);
+  add_output_options(*verb, bench->output);
+  verb->callback([bench, &action] { action = [bench] { return run(*bench); }; });
 }
 
 }  // namespace motley::cli

@@ -1,4 +1,4 @@
-#include "motley/cli/members.hpp"
+#include "motley/cli/group_members.hpp"
 
 #include <fmt/format.h>
 

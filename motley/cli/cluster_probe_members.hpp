@@ -3,7 +3,7 @@
 
 #include <string>
 
-#include "motley/cli/members.hpp"
+#include "motley/cli/group_members.hpp"
 
 namespace motley::cli {
 

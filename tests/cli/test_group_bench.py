@@ -1,4 +1,4 @@
-"""`motley bench comm`: collectives timed between ranks that it starts, or that are started by hand."""
+"""`motley group bench`: collectives timed between ranks that it starts, or that are started by hand."""
 
 import json
 import socket
@@ -12,7 +12,7 @@ SIZES = ["--from", "1 KiB", "--to", "64 KiB", "--factor", "8", "--seconds", "0.0
 
 
 def run(motley, *arguments, code=0):
-    result = subprocess.run([motley, "bench", "comm", *arguments], capture_output=True, text=True, timeout=60)
+    result = subprocess.run([motley, "group", "bench", *arguments], capture_output=True, text=True, timeout=60)
     assert result.returncode == code, result.stdout + result.stderr
     return result
 
@@ -34,7 +34,7 @@ def test_ranks_that_are_started_by_hand_meet(motley):
     members = ",".join(f"127.0.0.1:{port.getsockname()[1]}" for port in ports)
     for port in ports:
         port.close()
-    other = subprocess.Popen([motley, "bench", "comm", "--members", members, "--rank", "1", *SIZES], stdout=subprocess.PIPE, text=True)
+    other = subprocess.Popen([motley, "group", "bench", "--members", members, "--rank", "1", *SIZES], stdout=subprocess.PIPE, text=True)
     table = run(motley, "--members", members, "--rank", "0", *SIZES).stdout
     assert other.communicate(timeout=60)[0] == "" and other.returncode == 0  # rank 0 alone reports
     assert "2 ranks" in table and "65536" in table

@@ -1,4 +1,4 @@
-#include "motley/cli/serving.hpp"
+#include "motley/cli/serving_options.hpp"
 
 #include <fmt/format.h>
 #include <unistd.h>

@@ -1,4 +1,4 @@
-#include "motley/cli/probe_members.hpp"
+#include "motley/cli/cluster_probe_members.hpp"
 
 #include <fmt/chrono.h>
 #include <fmt/format.h>

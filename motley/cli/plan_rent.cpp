@@ -6,7 +6,7 @@
 
 #include "motley/base/units.hpp"
 #include "motley/cli/explain.hpp"
-#include "motley/cli/planning.hpp"
+#include "motley/cli/planning_options.hpp"
 #include "motley/cluster/capability.hpp"
 #include "motley/hub/named_model.hpp"
 #include "motley/model/warnings.hpp"
