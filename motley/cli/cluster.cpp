@@ -2,7 +2,7 @@
 
 #include "motley/base/counted.hpp"
 #include "motley/cli/command.hpp"
-#include "motley/cluster/warnings.hpp"
+#include "motley/cluster/cluster_warnings.hpp"
 #include "motley/report/description_report.hpp"
 
 namespace motley::cli {

@@ -6,15 +6,14 @@
 #include <thread>
 
 #include "motley/base/printable.hpp"
-#include "motley/base/units.hpp"
 #include "motley/base/worker_program.hpp"
 #include "motley/cli/cluster_probe_members.hpp"
 #include "motley/cli/command.hpp"
-#include "motley/cluster/write.hpp"
+#include "motley/cluster/write_cluster.hpp"
 #include "motley/cost/form/term.hpp"
 #include "motley/hub/named_model.hpp"
 #include "motley/plan/served.hpp"
-#include "motley/plan/train.hpp"
+#include "motley/plan/train_plan.hpp"
 #include "motley/probe/fit/probe_schedule.hpp"
 #include "motley/probe/probe.hpp"
 #include "motley/probe/probe_report.hpp"
@@ -164,9 +163,9 @@ int probe_and_write(const ProbeCommand& options) {
 }  // namespace
 
 void add_cluster_probe(CLI::App& cluster_verbs, Action& action) {
-  auto options = std::make_shared<ProbeCommand>();
-  auto* verb = cluster_verbs.add_subcommand(
-      "probe", "Measure processors, GPUs or links between machines, and write a cluster file");
+  const auto [verb, options] = add_verb<ProbeCommand>(
+      cluster_verbs, action, "probe", "Measure processors, GPUs or links between machines, and write a cluster file",
+      probe_and_write);
   verb->footer(
       "examples:\n"
       "  motley cluster probe -o here.toml                                          measure this machine as one "
@@ -216,7 +215,6 @@ void add_cluster_probe(CLI::App& cluster_verbs, Action& action) {
       ->check(CLI::Range(0.1, 3600.0))
       ->capture_default_str();
   add_output_options(*verb, options->output);
-  verb->callback([options, &action] { action = [options] { return probe_and_write(*options); }; });
 }
 
 }  // namespace motley::cli

@@ -3,14 +3,13 @@
 #include <fmt/chrono.h>
 #include <fmt/format.h>
 
-#include <algorithm>
 #include <ctime>
 #include <optional>
 
 #include "motley/base/printable.hpp"
 #include "motley/base/version.hpp"
 #include "motley/cli/command.hpp"
-#include "motley/cluster/write.hpp"
+#include "motley/cluster/write_cluster.hpp"
 #include "motley/comm/net/listener.hpp"
 #include "motley/comm/transport/fabric.hpp"
 #include "motley/probe/fit/member_cluster.hpp"

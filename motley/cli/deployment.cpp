@@ -3,7 +3,6 @@
 
 #include <algorithm>
 #include <chrono>
-#include <memory>
 #include <string>
 #include <thread>
 
@@ -94,9 +93,9 @@ int drain(const DeploymentOptions& options) {
   std::string others;
   if (options.revoke)
     for (const Value& other : answer_list(answer, "same_link"))
-      others += fmt::format(
-          "{0} came by the same invitation and stays; cut it off with: motley deployment drain {0} --revoke\n",
-          other.as_string());
+      others +=
+          fmt::format("{0} came by the same link and stays; cut it off with: motley deployment drain {0} --revoke\n",
+                      other.as_string());
   const Instant start = Clock::now();
   for (;; std::this_thread::sleep_for(std::chrono::milliseconds(100))) {
     const Value status = http_get(server, "/plan");
@@ -127,75 +126,13 @@ int invite(const DeploymentOptions& options) {
   return 0;
 }
 
-void add_status(CLI::App& deployment_verbs, Action& action) {
-  auto options = std::make_shared<DeploymentOptions>();
-  auto* verb =
-      deployment_verbs.add_subcommand("status", "Show what a running deployment does: plan, requests, workers");
-  verb->footer(
-      "examples:\n"
-      "  motley deployment status                      the server on 127.0.0.1:8000\n"
-      "  motley deployment status --port 8080 --json   all that GET /plan says");
+auto add_deployment_verb(CLI::App& verbs, Action& action, const char* name, const char* what, const char* footer,
+                         int (*run)(const DeploymentOptions&)) {
+  const auto [verb, options] = add_verb<DeploymentOptions>(verbs, action, name, what, run);
+  verb->footer(footer);
   add_deployment_options(*verb, *options);
   add_output_options(*verb, options->output);
-  verb->callback([options, &action] { action = [options] { return show_status(*options); }; });
-}
-
-void add_apply(CLI::App& deployment_verbs, Action& action) {
-  auto options = std::make_shared<DeploymentOptions>();
-  auto* verb = deployment_verbs.add_subcommand("apply", "Let a running deployment serve another plan for its model");
-  verb->footer(
-      "Steps under way end, the workers get their parts of the new plan, and open\n"
-      "requests go on with the tokens that they would have had. The plan's devices are\n"
-      "those that the server can start workers on.\n"
-      "\n"
-      "examples:\n"
-      "  motley plan serve --from plan.json --without box/3 -o smaller.json\n"
-      "  motley deployment apply smaller.json --port 8000");
-  verb->add_option("plan", options->plan, "Plan file")->type_name("PLAN")->required();
-  add_deployment_options(*verb, *options);
-  add_output_options(*verb, options->output);
-  verb->callback([options, &action] { action = [options] { return apply_plan(*options); }; });
-}
-
-void add_drain(CLI::App& deployment_verbs, Action& action) {
-  auto options = std::make_shared<DeploymentOptions>();
-  auto* verb = deployment_verbs.add_subcommand("drain", "Let a running deployment do without one of its machines");
-  verb->footer(
-      "The deployment plans without the machine and its workers end; open requests go on. Its agent stays connected,\n"
-      "and is planned with again once it has been restarted.\n"
-      "\n"
-      "examples:\n"
-      "  motley deployment drain attic                 returns when no worker runs there any more\n"
-      "  motley deployment drain attic --port 8080\n"
-      "  motley deployment drain attic --revoke        cut it off at once, and refuse it and all earlier invitations");
-  verb->add_option("member", options->member, "Name of the machine, as `motley deployment status` shows it")
-      ->type_name("MEMBER")
-      ->required();
-  verb->add_flag("--revoke", options->revoke,
-                 "Refuse its certificate and all earlier invitations; a new one is printed");
-  add_deployment_options(*verb, *options);
-  add_output_options(*verb, options->output);
-  verb->callback([options, &action] { action = [options] { return drain(*options); }; });
-}
-
-void add_invite(CLI::App& deployment_verbs, Action& action) {
-  auto options = std::make_shared<DeploymentOptions>();
-  auto* verb =
-      deployment_verbs.add_subcommand("invite", "Let `motley up` print a new invitation, by which machines join");
-  verb->footer(
-      "An invitation is a secret, so it appears where `motley up` writes its output, and not here. Machines that have\n"
-      "joined do not need it: they renew their certificates by those that they have.\n"
-      "\n"
-      "examples:\n"
-      "  motley deployment invite             earlier invitations stay valid until they expire\n"
-      "  motley deployment invite --revoke    refuse the earlier ones");
-  verb->add_option("--token-lifetime", options->token_lifetime,
-                   "How long the invitation admits new machines (default: as given to `motley up`)")
-      ->type_name("TIME");
-  verb->add_flag("--revoke", options->revoke, "Refuse all earlier invitations");
-  add_deployment_options(*verb, *options);
-  add_output_options(*verb, options->output);
-  verb->callback([options, &action] { action = [options] { return invite(*options); }; });
+  return std::pair(verb, options);
 }
 
 }  // namespace
@@ -207,7 +144,51 @@ void add_deployment(CLI::App& parent, Action& action) {
       "examples:\n"
       "  motley deployment status           plan, requests and workers of the server on 127.0.0.1:8000\n"
       "  motley deployment drain attic      do without this machine");
-  for (const auto add : {add_status, add_apply, add_drain, add_invite}) add(*verbs, action);
+  add_deployment_verb(*verbs, action, "status", "Show what a running deployment does: plan, requests, workers",
+                      "examples:\n"
+                      "  motley deployment status                      the server on 127.0.0.1:8000\n"
+                      "  motley deployment status --port 8080 --json   all that GET /plan says",
+                      show_status);
+  const auto [apply_verb, to_apply] =
+      add_deployment_verb(*verbs, action, "apply", "Let a running deployment serve another plan for its model",
+                          "Steps under way end, the workers get their parts of the new plan, and open\n"
+                          "requests go on with the tokens that they would have had. The plan's devices are\n"
+                          "those that the server can start workers on.\n"
+                          "\n"
+                          "examples:\n"
+                          "  motley plan serve --from plan.json --without box/3 -o smaller.json\n"
+                          "  motley deployment apply smaller.json --port 8000",
+                          apply_plan);
+  apply_verb->add_option("plan", to_apply->plan, "Plan file")->type_name("PLAN")->required();
+  const auto [drain_verb, to_drain] = add_deployment_verb(
+      *verbs, action, "drain", "Let a running deployment do without one of its machines",
+      "The deployment plans without the machine and its workers end; open requests go on. Its agent stays connected,\n"
+      "and is planned with again once it has been restarted.\n"
+      "\n"
+      "examples:\n"
+      "  motley deployment drain attic              returns when no worker runs there any more\n"
+      "  motley deployment drain attic --port 8080\n"
+      "  motley deployment drain attic --revoke     cut it off at once, and refuse it and all earlier invitations",
+      drain);
+  drain_verb->add_option("member", to_drain->member, "Name of the machine, as `motley deployment status` shows it")
+      ->type_name("MEMBER")
+      ->required();
+  drain_verb->add_flag("--revoke", to_drain->revoke,
+                       "Refuse its certificate and all earlier invitations; a new one is printed");
+  const auto [invite_verb, to_invite] = add_deployment_verb(
+      *verbs, action, "invite", "Let `motley up` print a new invitation, by which machines join",
+      "An invitation is a secret, so it appears where `motley up` writes its output, and not here. Machines that have\n"
+      "joined do not need it: they renew their certificates by those that they have.\n"
+      "\n"
+      "examples:\n"
+      "  motley deployment invite             earlier invitations stay valid until they expire\n"
+      "  motley deployment invite --revoke    refuse the earlier ones",
+      invite);
+  invite_verb
+      ->add_option("--token-lifetime", to_invite->token_lifetime,
+                   "How long the invitation admits new machines (default: as given to `motley up`)")
+      ->type_name("TIME");
+  invite_verb->add_flag("--revoke", to_invite->revoke, "Refuse all earlier invitations");
 }
 
 }  // namespace motley::cli

@@ -1,7 +1,6 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <memory>
 
 #include "motley/base/units.hpp"
 #include "motley/cli/command.hpp"
@@ -10,7 +9,7 @@
 #include "motley/comm/collective/measure_sizes.hpp"
 #include "motley/comm/transport/fabric.hpp"
 #include "motley/comm/transport/local_ranks.hpp"
-#include "motley/plan/collective.hpp"
+#include "motley/plan/collective_plan.hpp"
 #include "motley/report/table.hpp"
 
 namespace motley::cli {
@@ -130,8 +129,8 @@ int run(const GroupBench& bench) {
 }  // namespace
 
 void add_group_bench(CLI::App& group_verbs, Action& action) {
-  auto* verb = group_verbs.add_subcommand("bench", "Measure collectives between ranks on one machine or several");
-  const auto bench = std::make_shared<GroupBench>();  // shared with the action, which runs after this returns
+  const auto [verb, bench] = add_verb<GroupBench>(group_verbs, action, "bench",
+                                                  "Measure collectives between ranks on one machine or several", run);
   verb->add_option("--operation", bench->operation, "all-reduce, reduce-scatter, all-gather, broadcast or reduce")
       ->capture_default_str();
   verb->add_option("--ranks", bench->ranks, "Number of processes to start on this machine")
@@ -161,7 +160,6 @@ void add_group_bench(CLI::App& group_verbs, Action& action) {
       ->type_name("FILE");
   add_member_options(*verb, bench->member, 4096);
   add_output_options(*verb, bench->output);
-  verb->callback([bench, &action] { action = [bench] { return run(*bench); }; });
 }
 
 }  // namespace motley::cli

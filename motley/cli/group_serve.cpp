@@ -95,11 +95,29 @@ int serve_until(const sigset_t& signals, CoordinatorServer& server) {
   return signal == SIGINT ? static_cast<int>(ErrorCode::interrupted) : 0;
 }
 
+int coordinate(const GroupServeOptions& options) {
+  const sigset_t signals = hold_back_signals();  // before anything is printed, and for the relay's thread
+  CoordinatorServerOptions served = server_options(options);
+  std::optional<RelayThread> relay;
+  if (!options.relay.empty())  // with the same identity and secret
+    relay.emplace(RelayOptions{.listen = options.relay,
+                               .key = served.token,
+                               .identity = served.identity,
+                               .strangers = served.strangers,
+                               .idle_s = parse_seconds_option(options.relay_idle, "--relay-idle"),
+                               .log = served.log});
+  CoordinatorServer server(std::move(served), open_store(options));
+  fmt::print("{}\n", server.address());
+  if (relay) fmt::print("relay:{}\n", relay->address());
+  std::fflush(stdout);
+  return serve_until(signals, server);
+}
+
 }  // namespace
 
 void add_group_serve(CLI::App& group_verbs, Action& action) {
-  const auto options = std::make_shared<GroupServeOptions>();
-  auto* verb = group_verbs.add_subcommand("serve", "Coordinate a group: its members and its committed steps");
+  const auto [verb, options] = add_verb<GroupServeOptions>(
+      group_verbs, action, "serve", "Coordinate a group: its members and its committed steps", coordinate);
   verb->footer(
       "Members connect to this process. Operations run between members without it, and continue while it is away. It "
       "logs\n"
@@ -161,25 +179,6 @@ void add_group_serve(CLI::App& group_verbs, Action& action) {
       ->type_name("TIME");
   verb->add_flag("--standby", options->standby, "Wait until the coordinator that holds the log ends, then take over");
   verb->add_flag("-q,--quiet", options->quiet, "Print no log on stderr");
-  verb->callback([options, &action] {
-    action = [options] {
-      const sigset_t signals = hold_back_signals();  // before anything is printed, and for the relay's thread
-      CoordinatorServerOptions served = server_options(*options);
-      std::optional<RelayThread> relay;
-      if (!options->relay.empty())  // with the same identity and secret
-        relay.emplace(RelayOptions{.listen = options->relay,
-                                   .key = served.token,
-                                   .identity = served.identity,
-                                   .strangers = served.strangers,
-                                   .idle_s = parse_seconds_option(options->relay_idle, "--relay-idle"),
-                                   .log = served.log});
-      CoordinatorServer server(std::move(served), open_store(*options));
-      fmt::print("{}\n", server.address());
-      if (relay) fmt::print("relay:{}\n", relay->address());
-      std::fflush(stdout);
-      return serve_until(signals, server);
-    };
-  });
 }
 
 }  // namespace motley::cli

@@ -6,7 +6,7 @@
 #include <string>
 #include <vector>
 
-#include "motley/agent/messages.hpp"
+#include "motley/agent/agent_messages.hpp"
 
 namespace motley::cli {
 

@@ -5,7 +5,6 @@
 #include <filesystem>
 
 #include "motley/base/paths.hpp"
-#include "motley/base/units.hpp"
 #include "motley/cli/command.hpp"
 #include "motley/convert/initial_weights.hpp"
 #include "motley/hub/named_model.hpp"
@@ -58,8 +57,8 @@ int init(const InitOptions& options) {
 }  // namespace
 
 void add_model_init(CLI::App& model_verbs, Action& action) {
-  auto options = std::make_shared<InitOptions>();
-  auto* verb = model_verbs.add_subcommand("init", "Write a model folder with random weights, to be trained");
+  const auto [verb, options] = add_verb<InitOptions>(model_verbs, action, "init",
+                                                     "Write a model folder with random weights, to be trained", init);
   verb->footer("example: motley model init data/models/tales --seed 1 -o fresh");
   verb->add_option("model", options->model,
                    "Folder, config.json, GGUF file, OWNER/NAME on the hub, or a name (llama-2-70b)")
@@ -72,7 +71,6 @@ void add_model_init(CLI::App& model_verbs, Action& action) {
   verb->add_option("--type", options->type, "fp32, bf16 or fp16 (default: the configuration's)");
   verb->add_option("--threads", options->threads, "Threads (default: all cores)")->check(CLI::Range(0, 1024));
   verb->add_flag("-q,--quiet", options->quiet, "Print errors only");
-  verb->callback([options, &action] { action = [options] { return init(*options); }; });
 }
 
 }  // namespace motley::cli

@@ -54,8 +54,8 @@ int quantize(const QuantizeOptions& options) {
 }  // namespace
 
 void add_model_quantize(CLI::App& model_verbs, Action& action) {
-  auto options = std::make_shared<QuantizeOptions>();
-  auto* verb = model_verbs.add_subcommand("quantize", "Write a model as a GGUF file, its matrices in one type");
+  const auto [verb, options] = add_verb<QuantizeOptions>(
+      model_verbs, action, "quantize", "Write a model as a GGUF file, its matrices in one type", quantize);
   verb->footer("example: motley model quantize data/models/tales --type q8_0 -o tales-q8_0.gguf");
   verb->add_option("model", options->model, "Model folder with config.json and weights, or a GGUF file")
       ->required()
@@ -65,7 +65,6 @@ void add_model_quantize(CLI::App& model_verbs, Action& action) {
   verb->add_option("-o,--output", options->file, "File to write")->required()->type_name("FILE");
   verb->add_option("--threads", options->threads, "Threads (default: all cores)")->check(CLI::Range(0, 1024));
   verb->add_flag("-q,--quiet", options->quiet, "Print errors only");
-  verb->callback([options, &action] { action = [options] { return quantize(*options); }; });
 }
 
 }  // namespace motley::cli

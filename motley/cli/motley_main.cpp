@@ -1,7 +1,6 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <cstdio>
 #include <initializer_list>
 #include <string>
 #include <vector>
@@ -11,7 +10,6 @@
 #include "motley/base/open_files.hpp"
 #include "motley/base/version.hpp"
 #include "motley/cli/command.hpp"
-#include "motley/cli/renamed.hpp"
 
 namespace motley::cli {
 namespace {

@@ -6,7 +6,7 @@
 #include "motley/cli/explain.hpp"
 #include "motley/cli/planning_options.hpp"
 #include "motley/cost/collective/collective_price.hpp"
-#include "motley/planner/collective/collective.hpp"
+#include "motley/planner/collective/plan_collective.hpp"
 #include "motley/report/collective_report.hpp"
 #include "motley/report/cost_report.hpp"
 
@@ -79,9 +79,8 @@ int plan_and_show(const CollectiveVerbOptions& options) {
 
 void add_collective(CLI::App& plan_verbs, Action& action, CollectiveOperation operation, const std::string& verb_name,
                     const std::string& what) {
-  auto options = std::make_shared<CollectiveVerbOptions>();
+  const auto [verb, options] = add_verb<CollectiveVerbOptions>(plan_verbs, action, verb_name, what, plan_and_show);
   options->operation = operation;
-  auto* verb = plan_verbs.add_subcommand(verb_name, what);
   verb->footer(
       fmt::format("example: motley plan {} --cluster examples/collectives/two-racks.toml --bytes \"400 MB\" "
                   "-o plan.json",
@@ -110,7 +109,6 @@ void add_collective(CLI::App& plan_verbs, Action& action, CollectiveOperation op
   verb->add_option("--deadline", options->deadline, "Return the best plan so far after this time (default \"10 s\")")
       ->type_name("TIME");
   add_output_options(*verb, options->output);
-  verb->callback([options, &action] { action = [options] { return plan_and_show(*options); }; });
 }
 
 }  // namespace

@@ -7,17 +7,17 @@
 #include "motley/base/units.hpp"
 #include "motley/cli/explain.hpp"
 #include "motley/cli/planning_options.hpp"
-#include "motley/cluster/warnings.hpp"
+#include "motley/cluster/cluster_warnings.hpp"
 #include "motley/cost/offload/flexgen_plan.hpp"
 #include "motley/cost/offload/offload_cost.hpp"
 #include "motley/hub/named_model.hpp"
 #include "motley/model/warnings.hpp"
-#include "motley/planner/offload/offload.hpp"
 #include "motley/planner/offload/plan_changed.hpp"
+#include "motley/planner/offload/plan_offload.hpp"
 #include "motley/report/cost_report.hpp"
 #include "motley/report/offload_report.hpp"
 #include "motley/report/table.hpp"
-#include "motley/workload/warnings.hpp"
+#include "motley/workload/workload_warnings.hpp"
 
 namespace motley::cli {
 namespace {
@@ -125,8 +125,8 @@ int explain(const OffloadPlan& plan, const ExplainOptions& options) {
 }
 
 void add_plan_offload(CLI::App& plan_verbs, Action& action) {
-  auto options = std::make_shared<OffloadVerbOptions>();
-  auto* verb = plan_verbs.add_subcommand("offload", "Plan one device that uses host memory and disk as its own");
+  const auto [verb, options] = add_verb<OffloadVerbOptions>(
+      plan_verbs, action, "offload", "Plan one device that uses host memory and disk as its own", plan_and_show);
   verb->footer(
       "The model need not fit the device: layers stream by from host memory or disk while\n"
       "many sequences share each pass over them. The machine file says how much there is:\n"
@@ -172,7 +172,6 @@ void add_plan_offload(CLI::App& plan_verbs, Action& action) {
   verb->add_option("--deadline", options->deadline, "Return the best plan so far after this time (default \"10 s\")")
       ->type_name("TIME");
   add_output_options(*verb, options->output);
-  verb->callback([options, &action] { action = [options] { return plan_and_show(*options); }; });
 }
 
 }  // namespace motley::cli

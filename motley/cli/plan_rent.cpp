@@ -10,10 +10,10 @@
 #include "motley/cluster/capability.hpp"
 #include "motley/hub/named_model.hpp"
 #include "motley/model/warnings.hpp"
-#include "motley/planner/rent/rent.hpp"
+#include "motley/planner/rent/plan_rent.hpp"
 #include "motley/report/plan_report.hpp"
 #include "motley/report/rent_report.hpp"
-#include "motley/workload/warnings.hpp"
+#include "motley/workload/workload_warnings.hpp"
 
 namespace motley::cli {
 namespace {
@@ -50,15 +50,6 @@ std::map<std::string, std::int64_t> running_copies(const std::string& file) {
   return copies;
 }
 
-double parse_budget(const std::string& text) {
-  try {
-    if (const double usd = parse_quantity(text, Dimension::usd_per_hour); usd >= 0) return usd;
-  } catch (const Error&) {  // told below, with an example that suits an option
-  }
-  throw input_error(fmt::format("--budget must be an amount of money per hour, found \"{}\"", text),
-                    "give a number with its unit, as in --budget \"30 $/h\"");
-}
-
 RentOptions rent_options(const RentVerbOptions& options) {
   if (options.budget.empty() != options.cheapest)
     throw input_error(
@@ -66,7 +57,9 @@ RentOptions rent_options(const RentVerbOptions& options) {
         "give --budget \"30 $/h\" to carry the most for this money, or --cheapest to carry the demand for the least");
   RentOptions rent;
   rent.form = options.cheapest ? RentForm::cheapest : RentForm::budget;
-  if (!options.cheapest) rent.budget_usd_per_hour = parse_budget(options.budget);
+  if (!options.cheapest)
+    rent.budget_usd_per_hour = parse_quantity_option(options.budget, "--budget", Dimension::usd_per_hour,
+                                                     is_not_negative, "an amount of money per hour", "30 $/h");
   rent.survive = options.survive;
   rent.seed = options.seed;
   rent.deadline_s = parse_seconds_option(options.deadline, "--deadline");
@@ -163,8 +156,8 @@ int explain(const RentPlan& plan, const ExplainOptions& options) {
 }
 
 void add_plan_rent(CLI::App& plan_verbs, Action& action) {
-  auto options = std::make_shared<RentVerbOptions>();
-  auto* verb = plan_verbs.add_subcommand("rent", "Plan what to rent, and which requests go to which copy");
+  const auto [verb, options] = add_verb<RentVerbOptions>(
+      plan_verbs, action, "rent", "Plan what to rent, and which requests go to which copy", plan_and_show);
   verb->footer(rent_examples);
   verb->add_option("--offers", options->offers, "Offers file: prices, availability, measured rates (motley.offers/1)")
       ->type_name("FILE");
@@ -203,7 +196,6 @@ void add_plan_rent(CLI::App& plan_verbs, Action& action) {
   verb->add_option("--deadline", options->deadline, "Return the best plan so far after this time (default \"10 s\")")
       ->type_name("TIME");
   add_output_options(*verb, options->output);
-  verb->callback([options, &action] { action = [options] { return plan_and_show(*options); }; });
 }
 
 }  // namespace motley::cli

@@ -3,10 +3,12 @@
 #include <algorithm>
 #include <filesystem>
 
+#include "motley/base/units.hpp"
 #include "motley/cli/command.hpp"
 #include "motley/cli/planning_options.hpp"
 #include "motley/plan/served.hpp"
 #include "motley/report/plan_report.hpp"
+#include "motley/report/table.hpp"
 
 namespace motley::cli {
 namespace {
@@ -63,7 +65,41 @@ int plan_models_and_show(const PlanningOptions& options, const Output& output) {
   return 0;
 }
 
-int plan_and_show(const PlanningOptions& options, const Output& output) {
+Value front_json(const std::vector<FrontEntry>& front) {
+  Value list = Value::array();
+  for (const auto& entry : front) {
+    Value stages = Value::array();
+    for (const auto& stage : entry.stages) {
+      Value devices = Value::array();
+      for (const auto& device : stage.devices) devices.push_back(device);
+      stages.push_back(
+          Value::object({{"devices", devices}, {"layers", Value::array({stage.layers.first, stage.layers.end})}}));
+    }
+    list.push_back(
+        Value::object({{"latency_s", entry.latency_s}, {"bottleneck_s", entry.bottleneck_s}, {"stages", stages}}));
+  }
+  return list;
+}
+
+std::string front_report(const std::vector<FrontEntry>& front) {
+  Table table({{"latency", Align::right}, {"bottleneck", Align::right}, {"layers x devices"}});
+  for (const auto& entry : front) {
+    std::vector<std::string> parts;
+    for (const auto& stage : entry.stages)
+      parts.push_back(fmt::format("{} x {}", stage.layers.size(), compact_devices(stage.devices)));
+    table.add({human_seconds(entry.latency_s), human_seconds(entry.bottleneck_s),
+               fmt::format("{}", fmt::join(parts, " > "))});
+  }
+  return table.render();
+}
+
+struct PlanServeOptions {
+  PlanningOptions planning;
+  Output output;
+};
+
+int plan_and_show(const PlanServeOptions& asked) {
+  const auto& [options, output] = asked;
   check_output_folder(output);
   if (options.models.size() > 1) return plan_models_and_show(options, output);
   const ServeOutcome outcome = plan_from_options(options, output.quiet);
@@ -86,13 +122,9 @@ int plan_and_show(const PlanningOptions& options, const Output& output) {
 }  // namespace
 
 void add_plan_serve(CLI::App& plan_verbs, Action& action) {
-  struct Options {
-    PlanningOptions planning;
-    Output output;
-  };
-  auto options = std::make_shared<Options>();
-  auto* verb =
-      plan_verbs.add_subcommand("serve", "Plan serving: stages, degrees and layers for the devices of a cluster");
+  const auto [verb, options] = add_verb<PlanServeOptions>(
+      plan_verbs, action, "serve", "Plan serving: stages, degrees and layers for the devices of a cluster",
+      plan_and_show);
   verb->footer(
       "example: motley plan serve --cluster examples/clusters/motivating-box.toml --model llama-2-70b -o plan.json");
   add_planning_options(*verb, options->planning,
@@ -103,8 +135,6 @@ void add_plan_serve(CLI::App& plan_verbs, Action& action) {
                    "Replan this plan without the devices of --without; keep untouched routes")
       ->type_name("PLAN");
   add_output_options(*verb, options->output);
-  verb->callback(
-      [options, &action] { action = [options] { return plan_and_show(options->planning, options->output); }; });
 }
 
 }  // namespace motley::cli

@@ -7,24 +7,13 @@
 #include "motley/cli/explain.hpp"
 #include "motley/cli/planning_options.hpp"
 #include "motley/cost/train/train_cost.hpp"
-#include "motley/planner/train/chain.hpp"
+#include "motley/planner/train/plan_chain.hpp"
 #include "motley/report/chain_report.hpp"
 #include "motley/report/cost_report.hpp"
 #include "motley/report/plan_report.hpp"
 
 namespace motley::cli {
 namespace {
-
-struct TrainVerbOptions {
-  TrainPlanOptions plan;
-  std::string chain;
-  std::string deadline = "10 s";
-  bool front = false;
-  double tolerance = 0;
-  std::uint64_t seed = 0;
-  int threads = 0;
-  Output output;
-};
 
 constexpr const char* train_examples =
     "examples:\n"
@@ -49,7 +38,7 @@ std::string front_text(const ChainOutcome& outcome) {
   return text;
 }
 
-int chain_infeasible(const TrainVerbOptions& options, const ChainOutcome& outcome) {
+int chain_infeasible(const TrainPlanOptions& options, const ChainOutcome& outcome) {
   Value answer = Value::object({{"status", "infeasible"},
                                 {"reason", outcome.reason},
                                 {"hint", outcome.hint},
@@ -68,7 +57,7 @@ int chain_infeasible(const TrainVerbOptions& options, const ChainOutcome& outcom
   return static_cast<int>(ErrorCode::negative);
 }
 
-int plan_chain_and_show(const TrainVerbOptions& options) {
+int plan_chain_and_show(const TrainPlanOptions& options) {
   check_output_folder(options.output);
   const ChainOutcome outcome =
       plan_chain(read_chain(options.chain), {.tolerance = options.tolerance,
@@ -82,20 +71,14 @@ int plan_chain_and_show(const TrainVerbOptions& options) {
   return 0;
 }
 
-int plan_and_show(const TrainVerbOptions& options) {
+int plan_and_show(const TrainPlanOptions& options) {
   if (!options.chain.empty()) return plan_chain_and_show(options);
-  TrainPlanOptions plan = options.plan;
-  for (const auto& [name, value] : {std::pair("--cluster", &plan.cluster), std::pair("--model", &plan.model),
-                                    std::pair("--workload", &plan.workload)})
+  for (const auto& [name, value] : {std::pair("--cluster", &options.cluster), std::pair("--model", &options.model),
+                                    std::pair("--workload", &options.workload)})
     if (value->empty())
       throw input_error(fmt::format("{} is missing", name),
                         "give --cluster, --model and --workload, or --chain FILE for one strategy chain");
-  check_output_folder(options.output);
-  if (plan.cost.empty()) plan.cost = "motley";
-  plan.deadline_s = parse_seconds_option(options.deadline, "--deadline");
-  plan.seed = options.seed;
-  plan.threads = options.threads;
-  return plan_train_and_show(plan, options.output);
+  return plan_train_and_show(options);
 }
 
 }  // namespace
@@ -108,25 +91,25 @@ int explain(const ChainPlan& plan, const ExplainOptions& options) {
 }
 
 void add_plan_train(CLI::App& plan_verbs, Action& action) {
-  auto options = std::make_shared<TrainVerbOptions>();
-  auto* verb =
-      plan_verbs.add_subcommand("train", "Plan training: replicas, stages, layers, and a strategy for each layer");
+  const auto [verb, options] = add_verb<TrainPlanOptions>(
+      plan_verbs, action, "train", "Plan training: replicas, stages, layers, and a strategy for each layer",
+      plan_and_show);
   verb->footer(train_examples);
-  TrainPlanOptions& plan = options->plan;
-  verb->add_option("--cluster", plan.cluster, "Cluster file: devices, machines and links (motley.cluster/1)")
+  verb->add_option("--cluster", options->cluster, "Cluster file: devices, machines and links (motley.cluster/1)")
       ->type_name("FILE");
-  verb->add_option("--model", plan.model, "Folder, config.json, OWNER/NAME on the hub, or a name such as llama-2-70b")
+  verb->add_option("--model", options->model,
+                   "Folder, config.json, OWNER/NAME on the hub, or a name such as llama-2-70b")
       ->type_name("MODEL");
-  verb->add_option("--workload", plan.workload, "Workload file with a [training] table (motley.workload/1)")
+  verb->add_option("--workload", options->workload, "Workload file with a [training] table (motley.workload/1)")
       ->type_name("FILE");
-  verb->add_option("--profile", plan.profile, "Profile: measured layer times and link rates (motley.profile/1)")
+  verb->add_option("--profile", options->profile, "Profile: measured layer times and link rates (motley.profile/1)")
       ->type_name("FILE");
-  verb->add_option("--stages", plan.stages, "Number of stages of every pipeline (default: the planner chooses)")
+  verb->add_option("--stages", options->stages, "Number of stages of every pipeline (default: the planner chooses)")
       ->check(CLI::Range(std::int64_t{1}, std::int64_t{4096}));
-  verb->add_option("--replicas", plan.replicas, "Number of pipelines (default: the planner chooses)")
+  verb->add_option("--replicas", options->replicas, "Number of pipelines (default: the planner chooses)")
       ->check(CLI::Range(std::int64_t{1}, std::int64_t{65536}));
-  add_cost_options(*verb, plan.cost, plan.settings, fmt::format("{} (default motley)", fmt::join(train_forms(), ", ")),
-                   "dtfm.gradient_bytes=650000000");
+  add_cost_options(*verb, options->cost, options->settings,
+                   fmt::format("{} (default motley)", fmt::join(train_forms(), ", ")), "dtfm.gradient_bytes=650000000");
   verb->add_option("--chain", options->chain, "Solve this strategy chain instead (motley.chain/1)")->type_name("FILE");
   verb->add_flag("--front", options->front, "With --chain: also print the memory-time Pareto front");
   verb->add_option("--tolerance", options->tolerance,
@@ -138,7 +121,6 @@ void add_plan_train(CLI::App& plan_verbs, Action& action) {
   verb->add_option("--threads", options->threads, "Most threads of the search (default: all cores)")
       ->check(CLI::Range(0, 1024));
   add_output_options(*verb, options->output);
-  verb->callback([options, &action] { action = [options] { return plan_and_show(*options); }; });
 }
 
 }  // namespace motley::cli

@@ -3,7 +3,6 @@
 
 #include <algorithm>
 #include <cstdio>
-#include <filesystem>
 
 #include "motley/base/printable.hpp"
 #include "motley/cli/explain.hpp"
@@ -12,27 +11,30 @@
 #include "motley/hub/named_model.hpp"
 #include "motley/model/warnings.hpp"
 #include "motley/planner/train/joint/memory_price.hpp"
-#include "motley/planner/train/train.hpp"
+#include "motley/planner/train/plan_train.hpp"
 #include "motley/report/cost_report.hpp"
 #include "motley/report/plan_report.hpp"
 #include "motley/report/train_report.hpp"
 
 namespace motley::cli {
-int plan_train_and_show(const TrainPlanOptions& options, const Output& output) {
+
+int plan_train_and_show(const TrainPlanOptions& options) {
+  const Output& output = options.output;
+  check_output_folder(output);
   const Cluster cluster = read_cluster(options.cluster);
   const Model model = read_named_model(options.model);
   warn(model_warnings(model), output.quiet);
   const Workload workload = read_workload(options.workload);
-  TrainOptions planning{.cost = cost_options(options.cost, options.settings),
+  TrainOptions planning{.cost = cost_options(options.cost.empty() ? "motley" : options.cost, options.settings),
                         .profile = options.profile.empty() ? Profile{} : read_profile(options.profile),
-                        .deadline_s = options.deadline_s,
+                        .deadline_s = parse_seconds_option(options.deadline, "--deadline"),
                         .seed = options.seed,
                         .threads = thread_count(options.threads)};
   if (options.stages > 0) planning.stages = options.stages;
   if (options.replicas > 0) planning.replicas = options.replicas;
   if (!output.quiet)
     fmt::print(stderr, "planning {} on {}, at most {:.3g} s\n", printable(model.name),
-               printable(cluster.description.name), options.deadline_s);
+               printable(cluster.description.name), planning.deadline_s);
   const TrainOutcome outcome = plan_train(cluster, model, workload, planning);
   if (!outcome.plan) return emit_infeasible(output, outcome.reason, outcome.hint);
   emit(output, write(*outcome.plan), train_plan_report(*outcome.plan));
@@ -68,9 +70,9 @@ int explain(const TrainPlan& plan, const ExplainOptions& options) {
   text += train_memory_report(plan, prices);
   Value json = explain_json(price.tree);
   json.set("memory", train_memory_json(plan, prices));
-  const std::vector<TypeDoubt> doubted = doubts(plan, cost);
-  json.set("doubts", doubts_json(doubted));
-  text += doubts_report(doubted, price.tokens_per_s);
+  const std::vector<TypeUncertainty> uncertain = uncertainties(plan, cost);
+  json.set("doubts", uncertainty_json(uncertain));
+  text += uncertainty_report(uncertain, price.tokens_per_s);
   emit(options.output, json, text);
   return 0;
 }

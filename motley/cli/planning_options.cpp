@@ -2,23 +2,20 @@
 
 #include <fmt/format.h>
 
-#include <algorithm>
 #include <charconv>
 #include <cmath>
 
 #include "motley/base/printable.hpp"
 #include "motley/base/units.hpp"
 #include "motley/cli/command.hpp"
-#include "motley/cluster/warnings.hpp"
+#include "motley/cluster/cluster_warnings.hpp"
 #include "motley/cost/serve/serve_forms.hpp"
 #include "motley/hub/named_model.hpp"
 #include "motley/model/warnings.hpp"
 #include "motley/planner/serve/plan_again.hpp"
 #include "motley/planner/serve/plan_warnings.hpp"
 #include "motley/planner/serve/replan.hpp"
-#include "motley/report/plan_report.hpp"
-#include "motley/report/table.hpp"
-#include "motley/workload/warnings.hpp"
+#include "motley/workload/workload_warnings.hpp"
 
 namespace motley::cli {
 namespace {
@@ -268,34 +265,6 @@ ServeOutcome plan_for_cluster(const Cluster& cluster, const PlanningInputs& inpu
                human_seconds(outcome.plan->search.elapsed_s), outcome.plan->search.evaluated);
   if (outcome.plan && !quiet) warn(plan_warnings(*outcome.plan, search), quiet);
   return outcome;
-}
-
-Value front_json(const std::vector<FrontEntry>& front) {
-  Value list = Value::array();
-  for (const auto& entry : front) {
-    Value stages = Value::array();
-    for (const auto& stage : entry.stages) {
-      Value devices = Value::array();
-      for (const auto& device : stage.devices) devices.push_back(device);
-      stages.push_back(
-          Value::object({{"devices", devices}, {"layers", Value::array({stage.layers.first, stage.layers.end})}}));
-    }
-    list.push_back(
-        Value::object({{"latency_s", entry.latency_s}, {"bottleneck_s", entry.bottleneck_s}, {"stages", stages}}));
-  }
-  return list;
-}
-
-std::string front_report(const std::vector<FrontEntry>& front) {
-  Table table({{"latency", Align::right}, {"bottleneck", Align::right}, {"layers x devices"}});
-  for (const auto& entry : front) {
-    std::vector<std::string> parts;
-    for (const auto& stage : entry.stages)
-      parts.push_back(fmt::format("{} x {}", stage.layers.size(), compact_devices(stage.devices)));
-    table.add({human_seconds(entry.latency_s), human_seconds(entry.bottleneck_s),
-               fmt::format("{}", fmt::join(parts, " > "))});
-  }
-  return table.render();
 }
 
 }  // namespace motley::cli

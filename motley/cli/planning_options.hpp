@@ -66,7 +66,4 @@ CostOptions cost_options(const std::string& form, const std::vector<std::string>
 void add_cost_options(CLI::App& verb, std::string& form, std::vector<std::string>& settings, const std::string& forms,
                       const std::string& example);
 
-Value front_json(const std::vector<FrontEntry>& front);
-std::string front_report(const std::vector<FrontEntry>& front);
-
 }  // namespace motley::cli

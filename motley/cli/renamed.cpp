@@ -1,10 +1,10 @@
-#include "motley/cli/renamed.hpp"
-
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
 #include <algorithm>
 #include <cstdio>
+
+#include "motley/cli/command.hpp"
 
 namespace motley::cli {
 namespace {

@@ -7,13 +7,12 @@
 #include <cstdio>
 
 #include "motley/base/printable.hpp"
-#include "motley/base/units.hpp"
 #include "motley/base/worker_program.hpp"
 #include "motley/cli/command.hpp"
 #include "motley/hub/named_model.hpp"
 #include "motley/model/crossing.hpp"
 #include "motley/model/warnings.hpp"
-#include "motley/plan/offload.hpp"
+#include "motley/plan/offload_plan.hpp"
 #include "motley/plan/same_model.hpp"
 #include "motley/plan/served.hpp"
 #include "motley/planner/serve/plan_again.hpp"

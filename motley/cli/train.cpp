@@ -23,7 +23,7 @@
 #include "motley/model/warnings.hpp"
 #include "motley/plan/same_model.hpp"
 #include "motley/report/train_report.hpp"
-#include "motley/trainer/layout/layout.hpp"
+#include "motley/trainer/layout/worker_layout.hpp"
 #include "motley/trainer/train_run.hpp"
 #include "motley/workers/local_fleet.hpp"
 
@@ -211,11 +211,11 @@ int train(const TrainOptions& options) {
     gathered.contents = with_states ? ManifestOf::weights_and_states : ManifestOf::weights;
     gathering.emplace(std::move(store), gathered);
     gather(*gathering, of);
-    return gathering->members();
+    return gathering->machines();
   };
   RunOutcome outcome;
   try {
-    outcome = go_on(run, record, options.from, fleet, events);
+    outcome = run_from_checkpoint(run, record, options.from, fleet, events);
   } catch (const Error& error) {
     if (gathering) gathering->check_held();
     // The run waits to be resumed.
@@ -231,8 +231,8 @@ int train(const TrainOptions& options) {
 }  // namespace
 
 void add_train(CLI::App& parent, Action& action) {
-  auto options = std::make_shared<TrainOptions>();
-  auto* verb = parent.add_subcommand("train", "Run a training plan: one worker process per device");
+  const auto [verb, options] =
+      add_verb<TrainOptions>(parent, action, "train", "Run a training plan: one worker process per device", train);
   verb->footer(
       "examples:\n"
       "  motley train plan.json --model DIR --data corpus.jsonl --output run/ --steps 2000 --local\n"
@@ -270,14 +270,13 @@ void add_train(CLI::App& parent, Action& action) {
       ->type_name("N");
   verb->add_option("--worker-threads", options->worker_threads, "Threads per worker (default 1)")
       ->check(CLI::Range(1, 1024));
-  verb->add_flag("--local", options->local, "Run each device as a CPU worker process on this machine");
+  verb->add_flag("--local", options->local, "Run each device as a worker process on this machine");
   verb->add_flag("--agents", options->agents, "Run the plan on the machines that it names, which join as with `up`")
       ->excludes("--local");
   add_gathering_options(*verb, options->gathering);
   add_store_option(*verb, options->gathering.store,
                    "With --agents: keep the deployment in etcd://HOST:PORT/PREFIX, not a file");
   verb->add_flag("-q,--quiet", options->quiet, "Print no progress on stderr");
-  verb->callback([options, &action] { action = [options] { return train(*options); }; });
 }
 
 }  // namespace motley::cli

@@ -4,7 +4,7 @@
 #include <exception>
 
 #include "motley/comm/transport/fabric.hpp"
-#include "motley/worker/inbox.hpp"
+#include "motley/worker/work_queue.hpp"
 #include "motley/workers/activity_log.hpp"
 #include "motley/workers/control_connection.hpp"
 
@@ -15,7 +15,7 @@ struct WorkerSide {
   ControlConnection& driver;
   const CallDriver& self;
   Fabric& fabric;
-  Inbox& inbox;
+  WorkQueue& queue;
   ActivityLog& activity;
 };
 

@@ -39,7 +39,7 @@ void tell(ControlConnection& control, const Message& message) {
 // Once another worker is lost, or memory is short, steps make no sense until the next Launch.
 [[noreturn]] void serve(const WorkerSide& worker) {
   const c10::InferenceMode guard;
-  const auto& [control, self, fabric, inbox, activity] = worker;
+  const auto& [control, self, fabric, queue, activity] = worker;
   const ComputeDevice& device = open_device(self.backend);
   std::unique_ptr<StageModel> preloaded;
   std::unique_ptr<StageExecutor> executor;
@@ -48,7 +48,7 @@ void tell(ControlConnection& control, const Message& message) {
   ServePlan plan;                    // this worker's part
   std::vector<std::string> devices;  // of all workers
   bool interrupted = false;
-  const auto run = [&](Inbox::Work work) {
+  const auto run = [&](WorkQueue::Work work) {
     if (Launch* launch = std::get_if<Launch>(&work.message)) {
       if (launch->epoch <= epoch)
         throw Error(ErrorCode::peer, fmt::format("a launch of epoch {} after one of epoch {}", launch->epoch, epoch));
@@ -83,7 +83,7 @@ void tell(ControlConnection& control, const Message& message) {
   for (;;) {
     try {
       try {
-        run(inbox.pop());
+        run(queue.pop());
       } catch (const c10::Error& error) {
         // Nothing is taken apart on a device whose context is broken: that would wait, or fail again.
         if (!is_of_memory(error, [&] { return device.lives(); })) fail(control, std::current_exception());
@@ -99,7 +99,7 @@ void tell(ControlConnection& control, const Message& message) {
 
 }  // namespace
 
-// Whatever is no other job's: what it cannot be is refused by name.
+// Takes what other jobs leave; a message that serving cannot begin with is refused.
 const Job serve_job{[](const Message&) { return true; }, serve};
 
 }  // namespace motley

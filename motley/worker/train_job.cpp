@@ -10,7 +10,7 @@ void train(const WorkerSide& worker) {
   const ComputeDevice& device = open_device(worker.self.backend);
   if (device.has_own_memory()) throw input_error("the trainer runs on processors", "give --backend cpu");
   train_steps(
-      worker.driver, [&] { return worker.inbox.pop().message; }, worker.self, device, worker.fabric, worker.activity);
+      worker.driver, [&] { return worker.queue.pop().message; }, worker.self, device, worker.fabric, worker.activity);
 }
 
 }  // namespace

@@ -77,25 +77,25 @@ void fail(ControlConnection& driver, const std::exception_ptr& cause) {
 
 void serve_driver(ControlConnection& driver, const CallDriver& self, Fabric& fabric) {
   // Threads use what is here: nothing may be unwound.
-  Inbox inbox;
+  WorkQueue queue;
   ActivityLog activity;
   try {
     auto first = driver.receive();
     if (!first) ::_exit(0);
     const Job& job = **std::ranges::find_if(jobs, [&](const Job* asked) { return asked->begins_with(*first); });
-    inbox.push(*std::move(first));
+    queue.push(*std::move(first));
     show_alive(driver, activity);
     std::thread([&] {
       try {
         set_threads(self.threads);  // of this thread
-        job.run({driver, self, fabric, inbox, activity});
+        job.run({driver, self, fabric, queue, activity});
       } catch (...) {
         fail(driver, std::current_exception());
       }
     }).detach();  // ends with the process
     while (auto message = driver.receive()) {
       if (std::holds_alternative<Stop>(*message)) break;
-      inbox.push(*std::move(message));
+      queue.push(*std::move(message));
     }
   } catch (...) {
     fail(driver, std::current_exception());

@@ -64,7 +64,7 @@ def tokens():
     # A member that is revoked is cut off, and stays out with any link.
     before = deployment.link
     drained = deployment.run("drain", "m2", "--revoke")
-    assert "m3 came by the same invitation and stays; cut it off with: motley deployment drain m3 --revoke" in drained and "m1 came" not in drained, drained
+    assert "m3 came by the same link and stays; cut it off with: motley deployment drain m3 --revoke" in drained and "m1 came" not in drained, drained
     assert "certified  m2 at " in deployment.text() and "revoked    m2, and every link so far" in deployment.text()
     assert members(deployment) == {"m1", "m3"} and deployment.used() == {"m1", "m3"}
     refused(deployment, second, 'the member "m2" has been revoked')
