@@ -12,7 +12,7 @@ Tensor input_of(const BlockCall& pass, const NormWeights& norm, Tensor& normed, 
   const Architecture& arch = pass.arch;
   if (arch.norm_first) pass.ops.norm(arch.norm, normed, hidden, norm, arch.norm_epsilon);
   Tensor input = arch.norm_first ? normed : hidden;
-  pass.ranks.fan_out(input);
+  pass.ranks.copy_to_ranks(input);
   return input;
 }
 
@@ -40,12 +40,12 @@ void attention(const BlockCall& pass, const BlockWeights& block, std::int64_t la
   const auto by_heads = [&](const Tensor& rows) { return rows.view({rows.size(0), -1, arch.head_dim}); };
   Tensor query = by_heads(buffers.query), key = by_heads(buffers.key);
   const Tensor value = by_heads(buffers.value);
-  ops.turn_heads(query, key,
-                 {.query_norm = block.q_norm,
-                  .key_norm = block.k_norm,
-                  .epsilon = arch.norm_epsilon,
-                  .positions = pass.positions,
-                  .frequencies = arch.position == PositionKind::rotary ? &pass.frequencies : nullptr});
+  ops.rotate_heads(query, key,
+                   {.query_norm = block.q_norm,
+                    .key_norm = block.k_norm,
+                    .epsilon = arch.norm_epsilon,
+                    .positions = pass.positions,
+                    .frequencies = arch.position == PositionKind::rotary ? &pass.frequencies : nullptr});
   const bool sliding = arch.sliding_layers.empty() || arch.sliding_layers.at(static_cast<std::size_t>(layer));
   ops.attend(
       buffers.attention, query, key, value, cache, pass.sequences,

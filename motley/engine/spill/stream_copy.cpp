@@ -1,4 +1,4 @@
-#include "motley/engine/spill/copy_past_caches.hpp"
+#include "motley/engine/spill/stream_copy.hpp"
 
 #include <cstdint>
 #include <cstring>
@@ -11,7 +11,7 @@
 
 namespace motley {
 
-void copy_past_caches(std::span<std::byte> to, std::span<const std::byte> from) {
+void stream_copy(std::span<std::byte> to, std::span<const std::byte> from) {
   MOTLEY_CHECK(from.size() <= to.size());
   std::size_t done = 0;
 #ifdef __SSE2__
