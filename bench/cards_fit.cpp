@@ -24,7 +24,7 @@
 #include "motley/cost/serve/serve_cost.hpp"
 #include "motley/cost/train/run_table.hpp"
 #include "motley/model/training.hpp"
-#include "motley/planner/serve/serve.hpp"
+#include "motley/planner/serve/plan_serve.hpp"
 
 namespace motley {
 namespace {

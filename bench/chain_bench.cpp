@@ -12,7 +12,7 @@
 #include <string>
 
 #include "motley/base/random.hpp"
-#include "motley/planner/train/published/galvatron.hpp"
+#include "motley/planner/train/published/galvatron_search.hpp"
 #include "motley/solve/strategy_chain.hpp"
 
 namespace motley {

@@ -11,8 +11,8 @@
 #include <vector>
 
 #include "motley/cost/collective/collective_limit.hpp"
-#include "motley/planner/collective/collective.hpp"
 #include "motley/planner/collective/factors.hpp"
+#include "motley/planner/collective/plan_collective.hpp"
 
 namespace {
 

@@ -12,7 +12,7 @@
 #include <vector>
 
 #include "motley/base/clock.hpp"
-#include "motley/planner/serve/serve.hpp"
+#include "motley/planner/serve/plan_serve.hpp"
 #include "motley/sim/simulate.hpp"
 #include "motley/workload/arrivals.hpp"
 

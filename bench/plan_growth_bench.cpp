@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "motley/base/random.hpp"
-#include "motley/planner/serve/serve.hpp"
+#include "motley/planner/serve/plan_serve.hpp"
 
 namespace {
 

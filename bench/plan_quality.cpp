@@ -15,8 +15,8 @@
 #include <string_view>
 #include <vector>
 
-#include "motley/planner/serve/grouping/write.hpp"
-#include "motley/planner/serve/serve.hpp"
+#include "motley/planner/serve/grouping/write_plan.hpp"
+#include "motley/planner/serve/plan_serve.hpp"
 #include "motley/sim/simulate.hpp"
 #include "motley/workload/arrivals.hpp"
 #include "train_tables.hpp"

@@ -2,7 +2,7 @@
 // batches, the front, writing and verifying the plan).
 #include <benchmark/benchmark.h>
 
-#include "motley/planner/serve/serve.hpp"
+#include "motley/planner/serve/plan_serve.hpp"
 
 namespace motley {
 namespace {

@@ -10,7 +10,7 @@
 #include <vector>
 
 #include "motley/cost/serve/serve_cost.hpp"
-#include "motley/planner/serve/serve.hpp"
+#include "motley/planner/serve/plan_serve.hpp"
 #include "motley/sim/simulate.hpp"
 #include "motley/workload/arrivals.hpp"
 

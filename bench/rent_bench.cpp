@@ -21,7 +21,7 @@
 #include <string>
 
 #include "motley/base/random.hpp"
-#include "motley/planner/rent/rent.hpp"
+#include "motley/planner/rent/plan_rent.hpp"
 
 namespace motley {
 namespace {

@@ -14,7 +14,7 @@
 #include <string_view>
 #include <vector>
 
-#include "motley/planner/serve/serve.hpp"
+#include "motley/planner/serve/plan_serve.hpp"
 #include "motley/sim/simulate.hpp"
 #include "motley/workload/arrivals.hpp"
 

@@ -26,7 +26,7 @@
 #include <vector>
 
 #include "motley/base/clock.hpp"
-#include "motley/planner/serve/serve.hpp"
+#include "motley/planner/serve/plan_serve.hpp"
 #include "motley/probe/probe_run.hpp"
 #include "motley/serving/driver.hpp"
 #include "motley/sim/simulate.hpp"

@@ -10,9 +10,9 @@
 
 #include "motley/base/clock.hpp"
 #include "motley/cost/train/train_cost.hpp"
-#include "motley/planner/train/published/galvatron.hpp"
+#include "motley/planner/train/plan_train.hpp"
+#include "motley/planner/train/published/galvatron_search.hpp"
 #include "motley/planner/train/published/grid.hpp"
-#include "motley/planner/train/train.hpp"
 
 namespace motley {
 namespace {

@@ -5,7 +5,7 @@
 #include "bench/collectives/measure.hpp"
 #include "motley/comm/collective/communicator.hpp"
 #include "motley/comm/transport/fabric.hpp"
-#include "motley/plan/collective.hpp"
+#include "motley/plan/collective_plan.hpp"
 
 int main(int argc, char** argv) {
   if (argc != 6 && argc != 7)

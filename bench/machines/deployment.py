@@ -250,7 +250,7 @@ class Deployment:
 
     def run(self, *words):
         """What a command of the program prints that asks this deployment, as its driver's own user."""
-        result = subprocess.run([self.motley, *words, "--port", "8000"], capture_output=True, text=True, timeout=60, env=self.environment("m1"))
+        result = subprocess.run([self.motley, "deployment", *words, "--port", "8000"], capture_output=True, text=True, timeout=60, env=self.environment("m1"))
         assert result.returncode == 0, f"{words}: {result.stdout}{result.stderr}"
         return result.stdout
 

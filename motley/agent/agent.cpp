@@ -13,9 +13,9 @@
 #include <sstream>
 #include <thread>
 
-#include "motley/agent/kept_identity.hpp"
 #include "motley/agent/link_probe.hpp"
 #include "motley/agent/local_weights.hpp"
+#include "motley/agent/saved_identity.hpp"
 #include "motley/base/clock.hpp"
 #include "motley/base/error.hpp"
 #include "motley/base/files.hpp"
@@ -114,7 +114,7 @@ class Agent {
 
   // Of this machine's place in this deployment.
   std::filesystem::path state_file(const std::string& ending) const {
-    const std::string& authority = options_.link.authority;
+    const std::string& authority = options_.invitation.authority;
     return options_.state / (authority.substr(authority.find(':') + 1) + "-" + options_.name + ending);
   }
 
@@ -143,20 +143,20 @@ class Agent {
   }
 
   void enrol_when_reachable() {
-    for (bool told = false; !answers(options_.link.coordinator); told = true) {
-      if (!told) say("waiting", fmt::format("no answer from {}", options_.link.coordinator));
+    for (bool told = false; !answers(options_.invitation.coordinator); told = true) {
+      if (!told) say("waiting", fmt::format("no answer from {}", options_.invitation.coordinator));
       if (pause(again_s)) return;
     }
-    identity_.emplace(std::vector{options_.link.coordinator},
-                      EnrolmentOptions{.group = options_.link.group,
-                                       .token = options_.link.token,
-                                       .authority = options_.link.authority,
+    identity_.emplace(std::vector{options_.invitation.coordinator},
+                      EnrolmentOptions{.group = options_.invitation.group,
+                                       .token = options_.invitation.token,
+                                       .authority = options_.invitation.authority,
                                        .member = options_.name,
-                                       .key = kept_key(key_file_, options_.name)},
-                      call_s, read_kept_identity(identity_file_),
+                                       .key = saved_key(key_file_, options_.name)},
+                      call_s, read_saved_identity(identity_file_),
                       [file = identity_file_, report = options_.report](const Enrolment& enrolment) {
                         try {
-                          keep_identity(file, enrolment);
+                          save_identity(file, enrolment);
                         } catch (const Error& error) {
                           if (report)
                             report("state", fmt::format("a restart needs the link's token: {}", error.what()));
@@ -174,7 +174,7 @@ class Agent {
     hello.from_id = options_.name;
     hello.word = fmt::format("{} {}", version(), run_);
     try {
-      stream_.emplace(call_service(options_.link.driver, hello, access(), deadline_in(call_s)),
+      stream_.emplace(call_service(options_.invitation.driver, hello, access(), deadline_in(call_s)),
                       max_agent_message_bytes);
     } catch (const ServiceUnreachable& error) {
       if (!told_unreachable_) say("waiting", error.what());
@@ -188,13 +188,13 @@ class Agent {
     told_unreachable_ = false;
     driver_heard_ = Clock::now();
     const std::string own = local_address(stream_->descriptor());
-    listen_ = options_.relayed ? "relay:" + options_.link.relay : own.substr(0, own.rfind(':')) + ":0";
+    listen_ = options_.relayed ? "relay:" + options_.invitation.relay : own.substr(0, own.rfind(':')) + ":0";
     open_fabric();
     serve_weights();
     weights_.forget_told();
     send(AgentReport{options_.devices, fabric_ ? fabric_->address() : std::string(), weights_.address()});
-    say("connected",
-        fmt::format("to the deployment \"{}\" at {}, as {}", options_.link.group, options_.link.driver, options_.name));
+    say("connected", fmt::format("to the deployment \"{}\" at {}, as {}", options_.invitation.group,
+                                 options_.invitation.driver, options_.name));
   }
 
   // For measuring links; workers have fabrics of their own.
@@ -325,7 +325,7 @@ class Agent {
   }
 
   void start_process(const std::string& device, LocalWorker& worker) {
-    CallDriver call{.driver = options_.link.driver,
+    CallDriver call{.driver = options_.invitation.driver,
                     .device = device,
                     .start = worker.start,
                     .model_folder = weights_.model().string(),
@@ -467,7 +467,7 @@ class Agent {
   std::shared_ptr<Fabric> fabric_;
   std::unique_ptr<LinkProbe> probe_;
   LocalWeights weights_{{.name = options_.name,
-                         .driver = options_.link.driver,
+                         .driver = options_.invitation.driver,
                          .cache = options_.cache,
                          .cache_bytes = options_.cache_bytes,
                          .model = options_.model,

@@ -9,13 +9,13 @@
 #include <string>
 #include <vector>
 
-#include "motley/agent/join_link.hpp"
-#include "motley/agent/messages.hpp"
+#include "motley/agent/agent_messages.hpp"
+#include "motley/agent/invitation.hpp"
 
 namespace motley {
 
 struct AgentOptions {
-  JoinLink link;
+  Invitation invitation;
   std::string name;  // of this machine, told from all others
   std::vector<OfferedDevice> devices;
   std::filesystem::path worker_program;  // motley-worker, in motley's folder

@@ -2,7 +2,7 @@
 
 #include <sys/socket.h>
 
-#include "motley/agent/messages.hpp"
+#include "motley/agent/agent_messages.hpp"
 #include "motley/base/error.hpp"
 #include "motley/comm/net/message_stream.hpp"
 

@@ -9,7 +9,7 @@
 #include <string>
 #include <vector>
 
-#include "motley/agent/messages.hpp"
+#include "motley/agent/agent_messages.hpp"
 #include "motley/base/clock.hpp"
 
 namespace motley {

@@ -7,7 +7,7 @@
 #include <string>
 #include <thread>
 
-#include "motley/agent/messages.hpp"
+#include "motley/agent/agent_messages.hpp"
 #include "motley/comm/net/wakeup.hpp"
 #include "motley/comm/transport/fabric.hpp"
 

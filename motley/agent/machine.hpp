@@ -4,7 +4,7 @@
 #include <cstdint>
 #include <string>
 
-#include "motley/agent/messages.hpp"
+#include "motley/agent/agent_messages.hpp"
 
 namespace motley {
 

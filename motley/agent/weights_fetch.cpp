@@ -8,7 +8,7 @@
 #include <system_error>
 #include <utility>
 
-#include "motley/agent/messages.hpp"
+#include "motley/agent/agent_messages.hpp"
 #include "motley/base/survive.hpp"
 #include "motley/comm/net/message_stream.hpp"
 #include "motley/workers/control_listener.hpp"

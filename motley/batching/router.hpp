@@ -13,7 +13,7 @@
 #include "motley/batching/scheduler.hpp"
 #include "motley/cost/serve/measured_times.hpp"
 #include "motley/cost/serve/step_time.hpp"
-#include "motley/plan/serve.hpp"
+#include "motley/plan/serve_plan.hpp"
 
 namespace motley {
 

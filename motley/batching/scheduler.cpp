@@ -192,14 +192,14 @@ StepState Scheduler::state(const LaneState& lane) const {
   return state;
 }
 
-// What is free for the first in the line of this lane: less what the first ones of other lanes need, which have waited
+// What is free for the first in the queue of this lane: less what the first ones of other lanes need, which have waited
 // for longer and have a place.
 std::int64_t Scheduler::blocks_for_next(const LaneState& lane) const {
   std::int64_t blocks = pool_.free_count();
   for (const LaneState& other : lanes_) {
     if (&other == &lane || other.waiting.empty() || std::ssize(other.running) >= places(other)) continue;
     const Sequence* first = *other.waiting.begin();
-    if (InLine()(first, *lane.waiting.begin())) blocks -= blocks_for(first->known + 1);
+    if (QueueOrder()(first, *lane.waiting.begin())) blocks -= blocks_for(first->known + 1);
   }
   return std::max<std::int64_t>(0, blocks);
 }
@@ -236,7 +236,7 @@ void Scheduler::add_prompts(LaneState& lane, Draft& draft, std::int64_t chunks_u
   }
 }
 
-// Strictly in the order of the line: a short request behind a long one that finds no room waits with it, or the long
+// Strictly in the order of the queue: a short request behind a long one that finds no room waits with it, or the long
 // one might wait for ever. No more run than the micro-batches have places for.
 void Scheduler::admit(LaneState& lane, Draft& draft) {
   while (!lane.waiting.empty() && !draft.full() && std::ssize(lane.running) < places(lane)) {
@@ -244,7 +244,7 @@ void Scheduler::admit(LaneState& lane, Draft& draft) {
     const std::int64_t blocks = blocks_for(sequence.known + 1);
     if (blocks > blocks_for_next(lane)) return;
     for (std::int64_t i = 0; i < blocks; ++i) sequence.blocks.push_back(pool_.take());
-    leave_line(sequence);
+    leave_queue(sequence);
     run(sequence);
     schedule(sequence, draft);
   }
@@ -280,7 +280,7 @@ void Scheduler::wait(Sequence& sequence) {
   lane.waiting_tokens += sequence.pending();
 }
 
-void Scheduler::leave_line(Sequence& sequence) {
+void Scheduler::leave_queue(Sequence& sequence) {
   LaneState& lane = lanes_[sequence.lane];
   lane.waiting.erase(&sequence);
   lane.waiting_tokens -= sequence.pending();
@@ -289,13 +289,13 @@ void Scheduler::leave_line(Sequence& sequence) {
 
 void Scheduler::run(Sequence& sequence) {
   std::vector<Sequence*>& running = lanes_[sequence.lane].running;
-  running.insert(std::ranges::upper_bound(running, &sequence, InLine()), &sequence);
+  running.insert(std::ranges::upper_bound(running, &sequence, QueueOrder()), &sequence);
   sequence.running = true;
 }
 
 void Scheduler::stop(Sequence& sequence) {
   std::vector<Sequence*>& running = lanes_[sequence.lane].running;
-  running.erase(std::ranges::lower_bound(running, &sequence, InLine()));
+  running.erase(std::ranges::lower_bound(running, &sequence, QueueOrder()));
   sequence.running = false;
 }
 
@@ -305,7 +305,7 @@ void Scheduler::wake() {
   for (LaneState& lane : lanes_) lane.may_start = true;
 }
 
-// A block for the token to be computed, at the cost of sequences behind this one in the line. False: no one behind
+// A block for the token to be computed, at the cost of sequences behind this one in the queue. False: no one behind
 // it can give one now, but some under way will.
 bool Scheduler::reserve_for_decode(Sequence& sequence) {
   if (std::ssize(sequence.blocks) >= blocks_for(sequence.known)) return true;
@@ -324,7 +324,7 @@ Scheduler::Sequence& Scheduler::last_to_preempt() const {
   for (const LaneState& lane : lanes_) {
     const auto found =
         std::find_if(lane.running.rbegin(), lane.running.rend(), [](const Sequence* s) { return s->steps == 0; });
-    if (found != lane.running.rend() && (last == nullptr || InLine()(last, *found))) last = *found;
+    if (found != lane.running.rend() && (last == nullptr || QueueOrder()(last, *found))) last = *found;
   }
   MOTLEY_CHECK(last != nullptr);
   return *last;
@@ -358,7 +358,7 @@ void Scheduler::release(Sequence& sequence) {
   if (sequence.running)
     stop(sequence);
   else
-    leave_line(sequence);
+    leave_queue(sequence);
   sequences_.erase(sequence.id);
 }
 

@@ -6,7 +6,7 @@
 // values of those before it. A decode waits for the token before it. A step assigns tokens under one budget: decodes
 // first, then prompt chunks. Blocks are ids of KV blocks, the same in all stages.
 //
-// Routes that share stages share the block table and the line for its blocks, and nothing else: each is a lane, with
+// Routes that share stages share the block table and the queue for its blocks, and nothing else: each is a lane, with
 // steps of its own.
 #pragma once
 
@@ -83,11 +83,11 @@ struct SchedulerCounts {
 };
 
 // The line is ordered by arrival, counted in steps: one unit of priority puts a request ahead of those that came up to
-// `steps_per_priority` steps before it, so that the urgent go first and none waits forever. The first in the line
+// `steps_per_priority` steps before it, so that the urgent go first and none waits forever. The first in the queue
 //  is never preempted, hence always ends.
 //
 // A running sequence holds blocks for all its known tokens and the next one; it takes further blocks as it grows. Where
-// none is free, the last in the line that is not under way gives its blocks back and is recomputed later: its
+// none is free, the last in the queue that is not under way gives its blocks back and is recomputed later: its
 // position restarts at 0 and its steps then carry the tokens it has generated, too.
 class Scheduler {
  public:
@@ -96,7 +96,7 @@ class Scheduler {
   // Without a rule, every step takes what the limits allow.
   explicit Scheduler(SchedulerLimits limits, StepRule rule = {});
   Scheduler(SchedulerLimits limits, std::vector<Lane> lanes);
-  Scheduler(Scheduler&&) = default;  // no copies: the line points at its sequences
+  Scheduler(Scheduler&&) = default;  // no copies: the queue points at its sequences
   Scheduler& operator=(Scheduler&&) = default;
 
   // `prompt_tokens` known tokens, at most `max_new_tokens` more, both positive; `id` is not in use. The keys and values
@@ -145,18 +145,18 @@ class Scheduler {
     std::int64_t pending() const { return known - scheduled; }
     bool decodes() const { return steps == 0 && pending() == 1; }
   };
-  struct InLine {
+  struct QueueOrder {
     bool operator()(const Sequence* a, const Sequence* b) const {
       return a->turn != b->turn ? a->turn < b->turn : a->number < b->number;
     }
   };
 
-  // Views into sequences_, in the order of the line; every sequence is in one of them.
+  // Views into sequences_, in the order of the queue; every sequence is in one of them.
   struct LaneState {
     Lane given;
     std::int64_t micro_batches = 1;  // of the last budget
     std::int64_t under_way = 0;
-    std::set<Sequence*, InLine> waiting = {};
+    std::set<Sequence*, QueueOrder> waiting = {};
     std::vector<Sequence*> running = {};
     std::int64_t waiting_tokens = 0;  // that the waiting sequences have to compute
     bool may_start = false;           // something has changed since no step could start
@@ -189,7 +189,7 @@ class Scheduler {
                    std::int64_t priority);
   void schedule(Sequence& sequence, Draft& draft);
   void wait(Sequence& sequence);
-  void leave_line(Sequence& sequence);
+  void leave_queue(Sequence& sequence);
   void run(Sequence& sequence);
   void stop(Sequence& sequence);
   bool reserve_for_decode(Sequence& sequence);

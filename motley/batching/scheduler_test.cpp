@@ -551,7 +551,7 @@ class FakeExecutor {
 
   std::int64_t pick(std::int64_t low, std::int64_t high) { return std::uniform_int_distribution(low, high)(random_); }
 
-  // The first in the line gets a token at least every 2 M + 2 steps of each lane, so all ahead and then the
+  // The first in the queue gets a token at least every 2 M + 2 steps of each lane, so all ahead and then the
   // request itself are done within that many steps per token.
   std::int64_t bound_for(const Request& request) const {
     std::int64_t tokens = request.prompt + request.output;

@@ -14,7 +14,8 @@ void add_api_options(CLI::App& verb, ApiOptions& options) {
   verb.add_option("--api-key", options.api_key, "Key that clients must send as a bearer token")
       ->envname("MOTLEY_API_KEY")
       ->type_name("KEY");
-  add_operator_key_option(verb, options.operator_key, "Key for drain, link and plan apply (default: a new one)");
+  add_operator_key_option(verb, options.operator_key,
+                          "Key that `motley deployment` needs to change anything (default: a new one)");
   verb.add_option("--cors", options.origins, "Origin whose pages may use the API, or * for all; repeatable")
       ->type_name("ORIGIN")
       ->expected(1)

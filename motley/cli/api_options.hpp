@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "motley/server/operator_key.hpp"
-#include "motley/server/serve.hpp"
+#include "motley/server/plan_server.hpp"
 
 namespace motley::cli {
 

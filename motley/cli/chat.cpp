@@ -9,9 +9,9 @@
 #include "motley/base/printable.hpp"
 #include "motley/base/units.hpp"
 #include "motley/cli/command.hpp"
-#include "motley/cli/serving.hpp"
+#include "motley/cli/serving_options.hpp"
 #include "motley/server/client.hpp"
-#include "motley/server/serve.hpp"
+#include "motley/server/plan_server.hpp"
 #include "motley/serving/local_deployment.hpp"
 
 namespace motley::cli {
@@ -159,8 +159,8 @@ int chat(const ChatOptions& options) {
 }  // namespace
 
 void add_chat(CLI::App& parent, Action& action) {
-  auto options = std::make_shared<ChatOptions>();
-  auto* verb = parent.add_subcommand("chat", "Chat with a running server, or with a plan that is started for it");
+  const auto [verb, options] = add_verb<ChatOptions>(
+      parent, action, "chat", "Chat with a running server, or with a plan that is started for it", chat);
   verb->footer(
       "examples:\n"
       "  motley chat                                             use the server on 127.0.0.1:8000\n"
@@ -180,7 +180,6 @@ void add_chat(CLI::App& parent, Action& action) {
       ->check(CLI::Range(1, 1 << 20));
   verb->add_option("--answer-seed", options->seed, "Seed of the sampling (default 0)");
   add_output_options(*verb, options->output);
-  verb->callback([options, &action] { action = [options] { return chat(*options); }; });
 }
 
 }  // namespace motley::cli

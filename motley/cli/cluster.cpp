@@ -2,7 +2,7 @@
 
 #include "motley/base/counted.hpp"
 #include "motley/cli/command.hpp"
-#include "motley/cluster/warnings.hpp"
+#include "motley/cluster/cluster_warnings.hpp"
 #include "motley/report/description_report.hpp"
 
 namespace motley::cli {
@@ -74,7 +74,7 @@ void add_cluster(CLI::App& parent, Action& action) {
   add_output_options(*check_verb, options->output);
   check_verb->callback([options, &action] { action = [options] { return check(*options); }; });
 #ifdef MOTLEY_WITH_RUNTIME
-  add_probe(*group, action);
+  add_cluster_probe(*group, action);
 #endif
 }
 

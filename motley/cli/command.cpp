@@ -67,22 +67,22 @@ int emit_infeasible(const Output& output, const std::string& reason, const std::
   return static_cast<int>(ErrorCode::negative);
 }
 
-double parse_seconds_option(const std::string& text, const std::string& option) {
+double parse_quantity_option(const std::string& text, const std::string& option, Dimension dimension,
+                             bool (*allowed)(double), const char* what, const char* example) {
   try {
-    if (const double seconds = parse_quantity(text, Dimension::seconds); seconds >= 0) return seconds;
+    if (const double value = parse_quantity(text, dimension); allowed(value)) return value;
   } catch (const Error&) {  // told below, with an example that suits an option
   }
-  throw input_error(fmt::format("{} must be a time of at least 0 s, found \"{}\"", option, text),
-                    fmt::format("give a number with its unit, as in {} \"10 s\"", option));
+  throw input_error(fmt::format("{} must be {}, found \"{}\"", option, what, text),
+                    fmt::format("give a number with its unit, as in {} \"{}\"", option, example));
+}
+
+double parse_seconds_option(const std::string& text, const std::string& option) {
+  return parse_quantity_option(text, option, Dimension::seconds, is_not_negative, "a time of at least 0 s", "10 s");
 }
 
 double parse_bytes_option(const std::string& text, const std::string& option) {
-  try {
-    if (const double bytes = parse_quantity(text, Dimension::bytes); bytes > 0) return bytes;
-  } catch (const Error&) {  // told below, with an example that suits an option
-  }
-  throw input_error(fmt::format("{} must be a size above 0 B, found \"{}\"", option, text),
-                    fmt::format("give a number with its unit, as in {} \"24 GiB\"", option));
+  return parse_quantity_option(text, option, Dimension::bytes, is_positive, "a size above 0 B", "24 GiB");
 }
 
 void require_sound(const std::vector<Violation>& violations, const std::string& file) {

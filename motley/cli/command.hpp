@@ -4,50 +4,66 @@
 #include <CLI/CLI.hpp>
 #include <cstdio>
 #include <functional>
+#include <memory>
 #include <optional>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
+#include "motley/base/units.hpp"
 #include "motley/base/value.hpp"
 #include "motley/model/model.hpp"
-#include "motley/plan/serve.hpp"
+#include "motley/plan/serve_plan.hpp"
 
 namespace motley::cli {
 
 // What the chosen verb does; its result is the exit code.
 using Action = std::function<int()>;
 
-// Each in the file of its name. They add the verb to `parent` and set `action` when it is chosen.
+// Each in the file of its name: plan_serve.cpp adds `motley plan serve`. They add the verb to `parent` and set `action`
+// when it is chosen.
 void add_plan(CLI::App& parent, Action& action);
+void add_plan_serve(CLI::App& plan_verbs, Action& action);
 void add_plan_rent(CLI::App& plan_verbs, Action& action);
 void add_plan_train(CLI::App& plan_verbs, Action& action);
 void add_plan_offload(CLI::App& plan_verbs, Action& action);
-void add_plan_collectives(CLI::App& plan_verbs, Action& action);  // allreduce and its like: collective.cpp
+void add_plan_collectives(CLI::App& plan_verbs, Action& action);
 void add_explain(CLI::App& parent, Action& action);
 void add_compare(CLI::App& parent, Action& action);
 void add_simulate(CLI::App& parent, Action& action);
 void add_verify(CLI::App& parent, Action& action);
 void add_report(CLI::App& parent, Action& action);
 void add_cluster(CLI::App& parent, Action& action);
-void add_probe(CLI::App& cluster_verbs, Action& action);  // where the runtime is built
+void add_cluster_probe(CLI::App& cluster_verbs, Action& action);  // where the runtime is built
 void add_model(CLI::App& parent, Action& action);
-void add_model_init(CLI::App& model_verbs, Action& action);      // initial.cpp
-void add_model_quantize(CLI::App& model_verbs, Action& action);  // quantize.cpp
+void add_model_init(CLI::App& model_verbs, Action& action);
+void add_model_quantize(CLI::App& model_verbs, Action& action);
 void add_doctor(CLI::App& parent, Action& action);
 void add_serve(CLI::App& parent, Action& action);
 void add_generate(CLI::App& parent, Action& action);
-void add_train(CLI::App& parent, Action& action);  // training.cpp
+void add_train(CLI::App& parent, Action& action);
 void add_up(CLI::App& parent, Action& action);
 void add_join(CLI::App& parent, Action& action);
 void add_chat(CLI::App& parent, Action& action);
-void add_status(CLI::App& parent, Action& action);          // running.cpp
-void add_drain(CLI::App& parent, Action& action);           // running.cpp
-void add_link(CLI::App& parent, Action& action);            // running.cpp
-void add_plan_apply(CLI::App& plan_verbs, Action& action);  // running.cpp, where the runtime is built
-void add_bench(CLI::App& parent, Action& action);
-void add_coordinate(CLI::App& parent, Action& action);
+void add_deployment(CLI::App& parent, Action& action);
 void add_group(CLI::App& parent, Action& action);
+void add_group_serve(CLI::App& group_verbs, Action& action);
+void add_group_bench(CLI::App& group_verbs, Action& action);
+
+// The words of a command line, without the program's name: a command that has another name now by that, which stderr is
+// told (renamed.cpp).
+std::vector<std::string> renamed(std::vector<std::string> words);
+
+// A verb that does `run` on its options, once they are read.
+template <typename Options>
+std::pair<CLI::App*, std::shared_ptr<Options>> add_verb(CLI::App& parent, Action& action, const std::string& name,
+                                                        const std::string& what, int (*run)(const Options&)) {
+  const auto options = std::make_shared<Options>();
+  auto* verb = parent.add_subcommand(name, what);
+  verb->callback([options, run, &action] { action = [options, run] { return run(*options); }; });
+  return {verb, options};
+}
 
 // Prints the error with its hint on stderr. Returns the exit code.
 int report_error(const Error& error);
@@ -70,9 +86,12 @@ void emit(const Output& output, const Value& artefact, const std::string& text);
 int emit_infeasible(const Output& output, const std::string& reason, const std::string& hint,
                     const std::string& of = {});
 
-// "12" is refused, "10 s" is 10: for options that take a time.
+inline bool is_positive(double value) { return value > 0; }
+inline bool is_not_negative(double value) { return value >= 0; }
+// "12" is refused, "10 s" is 10. `what` is allowed and an `example`, for people.
+double parse_quantity_option(const std::string& text, const std::string& option, Dimension dimension,
+                             bool (*allowed)(double), const char* what, const char* example);
 double parse_seconds_option(const std::string& text, const std::string& option);
-// The same of "24 GiB".
 double parse_bytes_option(const std::string& text, const std::string& option);
 
 // Throws an input error with the first violation, for verbs that need a sound plan.

@@ -26,20 +26,19 @@ int compare(const Plan& first, const CompareOptions& options) {
   return 0;
 }
 
+int compare_any(const CompareOptions& options) {
+  return std::visit([&](const auto& first) { return compare(first, options); },
+                    read_plan_file<ServePlan, TrainPlan, CollectivePlan>(options.files.front()));
+}
+
 }  // namespace
 
 void add_compare(CLI::App& parent, Action& action) {
-  auto options = std::make_shared<CompareOptions>();
-  auto* verb = parent.add_subcommand("compare", "Show plans side by side, and relative to the first");
+  const auto [verb, options] = add_verb<CompareOptions>(
+      parent, action, "compare", "Show plans side by side, and relative to the first", compare_any);
   verb->footer("example: motley compare before.json after.json");
   verb->add_option("plans", options->files, "Plan files of one kind")->required()->expected(2, 16)->type_name("PLAN");
   add_output_options(*verb, options->output);
-  verb->callback([options, &action] {
-    action = [options] {
-      return std::visit([&](const auto& first) { return compare(first, *options); },
-                        read_plan_file<ServePlan, TrainPlan, CollectivePlan>(options->files.front()));
-    };
-  });
 }
 
 }  // namespace motley::cli

@@ -9,7 +9,7 @@
 #include "motley/base/worker_program.hpp"
 #include "motley/checkpoint/checkpoint.hpp"
 #include "motley/cli/command.hpp"
-#include "motley/cli/serving.hpp"
+#include "motley/cli/serving_options.hpp"
 #include "motley/comm/net/stop_signals.hpp"
 #include "motley/hub/named_model.hpp"
 #include "motley/report/plan_report.hpp"

@@ -126,34 +126,32 @@ Finding port(int number) {
                       free ? "free" : "in use: give `motley serve` another port with --port")};
 }
 
+int diagnose(const Output& output) {
+  std::vector<Finding> findings{processor(), memory(), data(), worker()};
+  if (findings.back().state == State::ok) findings.push_back(environment());
+  const std::vector<Finding> cards = gpus();
+  findings.insert(findings.end(), cards.begin(), cards.end());
+  findings.push_back(port(8000));
+  Table table({{""}, {""}, {""}});
+  Value list = Value::array();
+  bool complete = true;
+  for (const auto& finding : findings) {
+    table.add({finding.what, state_name(finding.state), finding.detail});
+    list.push_back(
+        Value::object({{"what", finding.what}, {"state", state_name(finding.state)}, {"detail", finding.detail}}));
+    complete = complete && finding.state != State::missing;
+  }
+  emit(output, Value::object({{"version", version()}, {"findings", list}}), program_version() + "\n" + table.render());
+  return complete ? 0 : static_cast<int>(ErrorCode::environment);
+}
+
 }  // namespace
 
 void add_doctor(CLI::App& parent, Action& action) {
-  auto output = std::make_shared<Output>();
-  auto* verb = parent.add_subcommand("doctor", "Check what this machine has and lacks for running plans");
+  const auto [verb, output] =
+      add_verb<Output>(parent, action, "doctor", "Check what this machine has and lacks for running plans", diagnose);
   verb->footer("example: motley doctor");
   add_output_options(*verb, *output);
-  verb->callback([output, &action] {
-    action = [output] {
-      std::vector<Finding> findings{processor(), memory(), data(), worker()};
-      if (findings.back().state == State::ok) findings.push_back(environment());
-      const std::vector<Finding> cards = gpus();
-      findings.insert(findings.end(), cards.begin(), cards.end());
-      findings.push_back(port(8000));
-      Table table({{""}, {""}, {""}});
-      Value list = Value::array();
-      bool complete = true;
-      for (const auto& finding : findings) {
-        table.add({finding.what, state_name(finding.state), finding.detail});
-        list.push_back(
-            Value::object({{"what", finding.what}, {"state", state_name(finding.state)}, {"detail", finding.detail}}));
-        complete = complete && finding.state != State::missing;
-      }
-      emit(*output, Value::object({{"version", version()}, {"findings", list}}),
-           program_version() + "\n" + table.render());
-      return complete ? 0 : static_cast<int>(ErrorCode::environment);
-    };
-  });
 }
 
 }  // namespace motley::cli

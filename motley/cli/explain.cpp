@@ -5,7 +5,7 @@
 #include <algorithm>
 
 #include "motley/base/units.hpp"
-#include "motley/cli/planning.hpp"
+#include "motley/cli/planning_options.hpp"
 #include "motley/cost/serve/serve_cost.hpp"
 #include "motley/cost/serve/serve_forms.hpp"
 #include "motley/cost/train/train_cost.hpp"
@@ -57,6 +57,15 @@ int explain_changes(const ServePlan& plan, const Changes& changes, const Output&
   return 0;
 }
 
+void add_change_options(CLI::App& verb, Changes& changes) {
+  const auto list = [&](const char* name, std::vector<std::string>& into, const char* help, const char* type) {
+    verb.add_option(name, into, help)->type_name(type)->expected(1)->take_all();
+  };
+  list("--without", changes.without, "Replan without this device, as in box/3", "DEVICE");
+  list("--add", changes.add, "Replan with one more machine: \"A100*2\", or \"A100*2 @ site\"", "DEVICES");
+  list("--what-if", changes.what_if, "Replan changed: \"tp=8 on box\"; offload: \"disk.read=5 GB/s\"", "CHANGE");
+}
+
 }  // namespace
 
 int explain(const ServePlan& plan, const ExplainOptions& options) {
@@ -66,16 +75,16 @@ int explain(const ServePlan& plan, const ExplainOptions& options) {
   const ServeCost cost = price_serve(plan, cost_options(form, options.settings));
   Value json = explain_json(cost.tree);
   std::string text = explanation(cost, form, options.depth);
-  const std::vector<TypeDoubt> doubted = doubts(plan, cost_options(form, options.settings));
-  json.set("doubts", doubts_json(doubted));
+  const std::vector<TypeUncertainty> uncertain = uncertainties(plan, cost_options(form, options.settings));
+  json.set("doubts", uncertainty_json(uncertain));
   if (form == "motley") {
     const std::vector<StageSteps> steps = steps_of(plan, cost, overheads(options.settings));
     json.set("steps", steps_json(steps));
     text += steps_report(steps, plan.step);
   }
-  text += doubts_report(doubted, cost.tokens_per_s);
+  text += uncertainty_report(uncertain, cost.tokens_per_s);
   if (options.if_lost) {
-    const Value losses = losses_value(losses_of(plan));
+    const Value losses = loss_impacts_value(loss_impacts(plan));
     json.set("if_lost", losses);
     text += "\n" + losses_report(losses, plan.predicted.tokens_per_s);
   }
@@ -83,9 +92,24 @@ int explain(const ServePlan& plan, const ExplainOptions& options) {
   return 0;
 }
 
+namespace {
+
+int explain_any(const ExplainOptions& options) {
+  const AnyPlan plan = read_plan_file(options.file);
+  const bool serves = std::holds_alternative<ServePlan>(plan);
+  const bool can_change = serves || std::holds_alternative<OffloadPlan>(plan);
+  if ((options.if_lost && !serves) || (!options.changes.empty() && !can_change))
+    throw input_error(
+        "--if-lost, --without, --add and --what-if are for serving plans, --what-if for offload plans too",
+        fmt::format("plan again with `{}`", kind_of(plan).command));
+  return std::visit([&](const auto& one) { return explain(one, options); }, plan);
+}
+
+}  // namespace
+
 void add_explain(CLI::App& parent, Action& action) {
-  auto options = std::make_shared<ExplainOptions>();
-  auto* verb = parent.add_subcommand("explain", "Show where a plan's time goes: the cost as a tree of terms");
+  const auto [verb, options] = add_verb<ExplainOptions>(
+      parent, action, "explain", "Show where a plan's time goes: the cost as a tree of terms", explain_any);
   verb->footer(
       "example: motley explain plan.json\n"
       "         motley explain plan.json --cost hexgen            price the plan by another form\n"
@@ -107,18 +131,6 @@ void add_explain(CLI::App& parent, Action& action) {
   add_change_options(*verb, options->changes);
   for (const char* change : {"--without", "--add", "--what-if"}) verb->get_option(change)->excludes(if_lost);
   add_output_options(*verb, options->output);
-  verb->callback([options, &action] {
-    action = [options] {
-      const AnyPlan plan = read_plan_file(options->file);
-      const bool serves = std::holds_alternative<ServePlan>(plan);
-      const bool can_change = serves || std::holds_alternative<OffloadPlan>(plan);
-      if ((options->if_lost && !serves) || (!options->changes.empty() && !can_change))
-        throw input_error(
-            "--if-lost, --without, --add and --what-if are for serving plans, --what-if for offload plans too",
-            fmt::format("plan again with `{}`", kind_of(plan).command));
-      return std::visit([&](const auto& one) { return explain(one, *options); }, plan);
-    };
-  });
 }
 
 }  // namespace motley::cli

@@ -5,8 +5,8 @@
 #include <vector>
 
 #include "motley/cli/command.hpp"
-#include "motley/cli/what_if.hpp"
 #include "motley/plan/plan.hpp"
+#include "motley/planner/serve/plan_again.hpp"
 
 namespace motley::cli {
 

@@ -35,7 +35,7 @@ double token_lifetime_s(const std::string& text) {
 }
 
 // `motley join` on this machine.
-std::vector<std::string> own_agent(const MachineOptions& machine, const std::string& name) {
+std::vector<std::string> local_agent(const MachineOptions& machine, const std::string& name) {
   std::vector<std::string> words{std::filesystem::read_symlink("/proc/self/exe").string(), "join", "-q", "--name",
                                  name};
   if (!machine.memory.empty()) words.insert(words.end(), {"--memory", machine.memory});
@@ -45,8 +45,8 @@ std::vector<std::string> own_agent(const MachineOptions& machine, const std::str
 }
 
 // The line by which other machines join.
-void print_link(const JoinLink& link) {
-  fmt::print("motley join '{}'\n", to_text(link));
+void print_invitation(const Invitation& invitation) {
+  fmt::print("motley join '{}'\n", to_text(invitation));
   std::fflush(stdout);
 }
 
@@ -81,9 +81,9 @@ GatheringOptions gathering_options(const GatheringFlags& flags, EventLog& events
   options.relays = flags.relays;
   options.strangers = strangers_with(flags.most_handshakes);
   options.token_lifetime_s = token_lifetime_s(flags.token_lifetime);
-  options.own_agent = own_agent(flags.machine, options.name);
+  options.local_agent = local_agent(flags.machine, options.name);
   options.report = std::ref(events);
-  options.show_link = print_link;
+  options.show_invitation = print_invitation;
   return options;
 }
 

@@ -6,7 +6,7 @@
 #include <string>
 
 #include "motley/base/event_log.hpp"
-#include "motley/cli/agents.hpp"
+#include "motley/cli/machine_options.hpp"
 #include "motley/fleet/gathering.hpp"
 
 namespace motley::cli {

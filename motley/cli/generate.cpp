@@ -1,19 +1,31 @@
-#include "motley/server/generate.hpp"
+#include "motley/server/generate_answers.hpp"
 
 #include "motley/cli/command.hpp"
-#include "motley/cli/serving.hpp"
+#include "motley/cli/serving_options.hpp"
 #include "motley/serving/local_deployment.hpp"
 
 namespace motley::cli {
 
+namespace {
+
+struct GenerateOptions {
+  ServingOptions serving;
+  GenerateFiles files;
+  bool quiet = false;
+};
+
+int generate(const GenerateOptions& options) {
+  const ServePlan plan = serving_plan(options.serving);
+  EventLog events(shown(options.quiet));
+  LocalDeployment deployment(local_fleet(options.serving));
+  return generate_answers(plan, deployment, serve_settings(options.serving, plan, events), options.files);
+}
+
+}  // namespace
+
 void add_generate(CLI::App& parent, Action& action) {
-  struct Options {
-    ServingOptions serving;
-    GenerateFiles files;
-    bool quiet = false;
-  };
-  auto options = std::make_shared<Options>();
-  auto* verb = parent.add_subcommand("generate", "Answer a file of requests by a plan's workers on this machine");
+  const auto [verb, options] = add_verb<GenerateOptions>(
+      parent, action, "generate", "Answer a file of requests by a plan's workers on this machine", generate);
   verb->footer(
       "examples:\n"
       "  motley generate plan.json --model DIR --input prompts.jsonl --output answers.jsonl\n"
@@ -28,14 +40,6 @@ void add_generate(CLI::App& parent, Action& action) {
       ->required()
       ->type_name("FILE");
   verb->add_flag("-q,--quiet", options->quiet, "Print no progress on stderr");
-  verb->callback([options, &action] {
-    action = [options] {
-      const ServePlan plan = serving_plan(options->serving);
-      EventLog events(shown(options->quiet));
-      LocalDeployment deployment(local_fleet(options->serving));
-      return generate_answers(plan, deployment, serve_settings(options->serving, plan, events), options->files);
-    };
-  });
 }
 
 }  // namespace motley::cli

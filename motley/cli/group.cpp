@@ -3,7 +3,6 @@
 
 #include <ctime>
 #include <filesystem>
-#include <memory>
 
 #include "motley/base/error.hpp"
 #include "motley/base/printable.hpp"
@@ -61,7 +60,7 @@ void show(const GroupFolder& group, const std::string& folder, const std::string
 int create(const GroupVerbOptions& options) {
   const GroupFolder made = create_group_folder(options.folder, options.group);
   show(made, options.folder,
-       fmt::format("next, here:           motley coordinate --folder {} --listen HOST:4700\n"
+       fmt::format("next, here:           motley group serve --folder {} --listen HOST:4700\n"
                    "then, at each member: MOTLEY_TOKEN=(a file with the token) MOTLEY_AUTHORITY={}\n"
                    "or instead:           motley group issue {} MEMBER, and copy the folder to the member\n",
                    options.folder, certificate_facts(made.identity.authority).fingerprint, options.folder),
@@ -86,21 +85,20 @@ int show_folder(const GroupVerbOptions& options) {
   return 0;
 }
 
-void add_group_verb(CLI::App& verbs, Action& action, const char* name, const char* what, const char* examples,
-                    int (*run)(const GroupVerbOptions&), void (*add_options)(CLI::App&, GroupVerbOptions&)) {
-  const auto options = std::make_shared<GroupVerbOptions>();
-  auto* verb = verbs.add_subcommand(name, what);
-  verb->footer(examples);
+auto add_group_verb(CLI::App& verbs, Action& action, const char* name, const char* what, const char* footer,
+                    int (*run)(const GroupVerbOptions&)) {
+  const auto [verb, options] = add_verb<GroupVerbOptions>(verbs, action, name, what, run);
+  verb->footer(footer);
   verb->add_option("DIR", options->folder, "Folder of the group")->required();
-  add_options(*verb, *options);
   verb->add_flag("--json", options->json, "Print JSON instead of text");
-  verb->callback([options, run, &action] { action = [options, run] { return run(*options); }; });
+  return std::pair(verb, options);
 }
 
 }  // namespace
 
 void add_group(CLI::App& parent, Action& action) {
-  auto* verbs = parent.add_subcommand("group", "Create and show a group's authority, token and certificates");
+  auto* verbs =
+      parent.add_subcommand("group", "Groups of processes: authority and certificates, coordinator, collectives");
   verbs->require_subcommand(1);
   verbs->footer(
       "A process joins a group with its token. The coordinator keeps the authority and certifies members that show "
@@ -109,39 +107,40 @@ void add_group(CLI::App& parent, Action& action) {
       "\n"
       "examples:\n"
       "  motley group create lab --group lab        authority, certificate of the coordinator and token, in ./lab\n"
-      "  motley coordinate --folder lab --listen 10.0.0.5:4700\n"
+      "  motley group serve --folder lab --listen 10.0.0.5:4700\n"
       "  motley group show lab                      fingerprint that members need, and expiry dates");
-  add_group_verb(
-      *verbs, action, "create", "Create an authority, the coordinator's certificate and the token",
-      "Only you can read the keys and the token. Existing files are kept.\n"
+  const auto [create_verb, to_create] =
+      add_group_verb(*verbs, action, "create", "Create an authority, the coordinator's certificate and the token",
+                     "Only you can read the keys and the token. Existing files are kept.\n"
+                     "\n"
+                     "examples:\n"
+                     "  motley group create lab\n"
+                     "  motley group create run7 --group run7 --json",
+                     create);
+  create_verb->add_option("--group", to_create->group, "Name of the group")->type_name("NAME")->capture_default_str();
+  const auto [issue_verb, to_issue] = add_group_verb(
+      *verbs, action, "issue", "Issue a member's certificate and key, with the token, in a folder",
+      "For members that do not request a certificate from the coordinator. The folder is secret: copy it "
+      "over a safe channel.\n"
       "\n"
       "examples:\n"
-      "  motley group create lab\n"
-      "  motley group create run7 --group run7 --json",
-      create, [](CLI::App& verb, GroupVerbOptions& options) {
-        verb.add_option("--group", options.group, "Name of the group")->type_name("NAME")->capture_default_str();
-      });
-  add_group_verb(*verbs, action, "issue", "Issue a member's certificate and key, with the token, in a folder",
-                 "For members that do not request a certificate from the coordinator. The folder is secret: copy it "
-                 "over a safe channel.\n"
-                 "\n"
-                 "examples:\n"
-                 "  motley group issue lab anna                write lab/members/anna\n"
-                 "  motley group issue lab 1 -o rank1 --days 7\n"
-                 "  motley group issue lab coordinator -o standby   for a standby coordinator of the group",
-                 issue, [](CLI::App& verb, GroupVerbOptions& options) {
-                   verb.add_option("MEMBER", options.member, "Member id that the certificate names")->required();
-                   verb.add_option("-o,--output", options.into, "Folder of the member (default DIR/members/MEMBER)")
-                       ->type_name("DIR");
-                   verb.add_option("--days", options.days, "Lifetime of the certificate in days")
-                       ->check(CLI::Range(1, 3650))
-                       ->capture_default_str();
-                 });
+      "  motley group issue lab anna                write lab/members/anna\n"
+      "  motley group issue lab 1 -o rank1 --days 7\n"
+      "  motley group issue lab coordinator -o standby   for a standby coordinator of the group",
+      issue);
+  issue_verb->add_option("MEMBER", to_issue->member, "Member id that the certificate names")->required();
+  issue_verb->add_option("-o,--output", to_issue->into, "Folder of the member (default DIR/members/MEMBER)")
+      ->type_name("DIR");
+  issue_verb->add_option("--days", to_issue->days, "Lifetime of the certificate in days")
+      ->check(CLI::Range(1, 3650))
+      ->capture_default_str();
   add_group_verb(*verbs, action, "show", "Show names, fingerprint and expiry dates of a folder",
                  "examples:\n"
                  "  motley group show lab\n"
                  "  motley group show lab --json",
-                 show_folder, [](CLI::App&, GroupVerbOptions&) {});
+                 show_folder);
+  add_group_serve(*verbs, action);
+  add_group_bench(*verbs, action);
 }
 
 }  // namespace motley::cli

@@ -1,4 +1,3 @@
-#include <fmt/format.h>
 #include <sys/signalfd.h>
 #include <unistd.h>
 
@@ -9,12 +8,12 @@
 #include "motley/agent/agent.hpp"
 #include "motley/agent/machine.hpp"
 #include "motley/base/environment_error.hpp"
-#include "motley/base/units.hpp"
+#include "motley/base/paths.hpp"
 #include "motley/base/worker_program.hpp"
 #include "motley/checkpoint/checkpoint.hpp"
-#include "motley/cli/agents.hpp"
 #include "motley/cli/command.hpp"
-#include "motley/cli/serving.hpp"
+#include "motley/cli/machine_options.hpp"
+#include "motley/cli/serving_options.hpp"
 #include "motley/comm/authority/group_folder.hpp"
 #include "motley/comm/net/file_descriptor.hpp"
 #include "motley/hub/named_model.hpp"
@@ -52,10 +51,10 @@ FileDescriptor stop_descriptor() {
 
 int join(const JoinOptions& options) {
   AgentOptions agent;
-  agent.link = parse_join_link(link_text(options));
+  agent.invitation = parse_invitation(link_text(options));
   ::unsetenv("MOTLEY_LINK");  // not for workers
   agent.relayed = options.relayed;
-  if (options.relayed && agent.link.relay.empty())
+  if (options.relayed && agent.invitation.relay.empty())
     throw input_error("the deployment has no relay", "start the driver with --relay (`motley up --relay`)");
   const FileDescriptor stop = stop_descriptor();
   agent.name = machine_name(options.machine);
@@ -76,8 +75,8 @@ int join(const JoinOptions& options) {
 }  // namespace
 
 void add_join(CLI::App& parent, Action& action) {
-  auto options = std::make_shared<JoinOptions>();
-  auto* verb = parent.add_subcommand("join", "Join a deployment with this machine: the agent that runs its workers");
+  const auto [verb, options] = add_verb<JoinOptions>(
+      parent, action, "join", "Join a deployment with this machine: the agent that runs its workers", join);
   verb->footer(
       "Runs until the deployment ends, or Ctrl-C: then the deployment first plans without this machine. Started\n"
       "again with the same link it rejoins. Weights are fetched, and kept below XDG_CACHE_HOME.\n"
@@ -96,7 +95,6 @@ void add_join(CLI::App& parent, Action& action) {
       ->type_name("SIZE");
   verb->add_flag("--relayed", options->relayed, "Others cannot connect to this machine: use the driver's relay");
   verb->add_flag("-q,--quiet", options->quiet, "Print nothing on stderr but errors");
-  verb->callback([options, &action] { action = [options] { return join(*options); }; });
 }
 
 }  // namespace motley::cli

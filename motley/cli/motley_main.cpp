@@ -1,9 +1,8 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <cstdio>
+#include <initializer_list>
 #include <string>
-#include <string_view>
 #include <vector>
 
 #include "motley/base/error.hpp"
@@ -38,47 +37,46 @@ std::vector<std::string> verb_names(const CLI::App& app) {
 
 struct NamedVerb {
   const CLI::App* verb;
-  std::string name;  // "motley plan serve"
-  int next;          // argument after its words
+  std::string name;                               // "motley plan serve"
+  std::vector<std::string>::const_iterator next;  // after its words
 };
 
-NamedVerb named_verb(const CLI::App& app, int argc, char** argv) {
-  NamedVerb named{&app, app.get_name(), 1};
-  for (; named.next < argc; ++named.next) {
-    const char* word = argv[named.next];
+NamedVerb named_verb(const CLI::App& app, const std::vector<std::string>& words) {
+  NamedVerb named{&app, app.get_name(), words.begin()};
+  for (; named.next != words.end(); ++named.next) {
     const auto names = verb_names(*named.verb);
-    if (std::find(names.begin(), names.end(), word) == names.end()) break;
-    named.verb = named.verb->get_subcommand(word);
-    named.name += std::string(" ") + word;
+    if (std::ranges::find(names, *named.next) == names.end()) break;
+    named.verb = named.verb->get_subcommand(*named.next);
+    named.name += " " + *named.next;
   }
   return named;
 }
 
 // For "--modle" of a verb that has --model.
-std::string option_hint(const NamedVerb& named, int argc, char** argv) {
+std::string option_hint(const NamedVerb& named, const std::vector<std::string>& words) {
   const std::string otherwise = fmt::format("`{} --help` has the options and an example", named.name);
   std::vector<std::string> names;
   for (const auto* option : named.verb->get_options())
     for (const auto& name : option->get_lnames()) names.push_back("--" + name);
-  for (int i = named.next; i < argc; ++i) {
-    const std::string word = std::string(argv[i]).substr(0, std::string_view(argv[i]).find('='));
-    if (word.starts_with("--") && std::find(names.begin(), names.end(), word) == names.end())
+  for (auto next = named.next; next != words.end(); ++next) {
+    const std::string word = next->substr(0, next->find('='));
+    if (word.starts_with("--") && std::ranges::find(names, word) == names.end())
       return did_you_mean(word, names, otherwise, '`');
   }
   return otherwise;
 }
 
 // CLI11's own text for a wrong verb says only that one is required: the word that is none, and the verbs that are.
-Error usage_error(const CLI::App& app, const CLI::ParseError& error, int argc, char** argv) {
-  const NamedVerb named = named_verb(app, argc, argv);
+Error usage_error(const CLI::App& app, const CLI::ParseError& error, const std::vector<std::string>& words) {
+  const NamedVerb named = named_verb(app, words);
   if (const auto names = verb_names(*named.verb); !names.empty()) {
     const std::string all = fmt::format("choose one of {}", fmt::join(names, ", "));
-    if (named.next == argc || argv[named.next][0] == '-')
+    if (named.next == words.end() || named.next->starts_with('-'))
       return input_error(fmt::format("`{}` needs a command", named.name), all);
-    return input_error(fmt::format("`{1}` has no command \"{0}\"", argv[named.next], named.name),
-                       did_you_mean(argv[named.next], names, all, '`'));
+    return input_error(fmt::format("`{1}` has no command \"{0}\"", *named.next, named.name),
+                       did_you_mean(*named.next, names, all, '`'));
   }
-  return input_error(error.what(), option_hint(named, argc, argv));
+  return input_error(error.what(), option_hint(named, words));
 }
 
 int main(int argc, char** argv) {
@@ -87,21 +85,29 @@ int main(int argc, char** argv) {
   app.set_version_flag("--version", program_version());
   app.require_subcommand(1);
   Action action;
-  for (const auto add : {add_plan, add_explain, add_compare, add_simulate, add_verify, add_report}) add(app, action);
+  using Add = void (*)(CLI::App&, Action&);
+  const auto add_verbs = [&](const std::string& title, std::initializer_list<Add> verbs) {
+    for (const Add add : verbs) {
+      add(app, action);
+      app.get_subcommands([](CLI::App*) { return true; }).back()->group(title);
+    }
+  };
+  add_verbs("Plan", {add_plan, add_explain, add_compare, add_simulate, add_verify, add_report});
 #ifdef MOTLEY_WITH_RUNTIME
-  for (const auto add : {add_serve, add_generate, add_train, add_up, add_join, add_chat, add_status, add_drain,
-                         add_link, add_bench, add_coordinate, add_group})
-    add(app, action);
+  add_verbs("Run a plan", {add_serve, add_generate, add_train, add_chat, add_deployment});
+  add_verbs("Run on several machines", {add_up, add_join});
+  add_verbs("Collectives and groups of processes", {add_group});
 #endif
-  for (const auto add : {add_cluster, add_model, add_doctor}) add(app, action);
+  add_verbs("Describe and measure", {add_cluster, add_model, add_doctor});
+  const std::vector<std::string> words = renamed({argv + 1, argv + argc});
   try {
-    app.parse(argc, argv);
+    app.parse(std::vector<std::string>(words.rbegin(), words.rend()));
   } catch (const CLI::CallForHelp&) {
     return app.exit(CLI::CallForHelp());
   } catch (const CLI::Success& success) {
     return app.exit(success);
   } catch (const CLI::ParseError& error) {
-    return report_error(usage_error(app, error, argc, argv));
+    return report_error(usage_error(app, error, words));
   }
   raise_open_files();  // connections and weights take many
   try {

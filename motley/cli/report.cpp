@@ -48,8 +48,8 @@ int write_report(const ReportOptions& options) {
 }  // namespace
 
 void add_report(CLI::App& parent, Action& action) {
-  auto options = std::make_shared<ReportOptions>();
-  auto* verb = parent.add_subcommand("report", "Draw a plan, or a training run, as one page for a browser");
+  const auto [verb, options] = add_verb<ReportOptions>(
+      parent, action, "report", "Draw a plan, or a training run, as one page for a browser", write_report);
   verb->footer(
       "examples:\n"
       "  motley report plan.json -o report.html     cluster, stages, memory, cost, timeline\n"
@@ -66,7 +66,6 @@ void add_report(CLI::App& parent, Action& action) {
       ->check(CLI::Range(std::int64_t{1}, std::int64_t{10'000}));
   verb->add_option("--seed", options->page.seed, "Seed of the arrivals (default 0)");
   verb->add_flag("-q,--quiet", options->quiet, "Print nothing on stderr");
-  verb->callback([options, &action] { action = [options] { return write_report(*options); }; });
 }
 
 }  // namespace motley::cli

@@ -3,8 +3,8 @@
 #include "motley/cli/api_options.hpp"
 #include "motley/cli/command.hpp"
 #include "motley/cli/deploy.hpp"
-#include "motley/cli/planning.hpp"
-#include "motley/cli/serving.hpp"
+#include "motley/cli/planning_options.hpp"
+#include "motley/cli/serving_options.hpp"
 #include "motley/planner/serve/plan_again.hpp"
 #include "motley/report/plan_report.hpp"
 #include "motley/serving/local_deployment.hpp"
@@ -21,23 +21,59 @@ PlanSearch search_like(const ServePlan& plan) {
   };
 }
 
+struct ServeVerbOptions {
+  ServingOptions serving;
+  std::string host = "127.0.0.1";
+  int port = 8000;
+  ApiOptions api;
+  bool insecure = false;
+  bool local = false;
+  bool agents = false;
+  DeployOptions deploy;
+  bool dry_run = false;
+  bool quiet = false;
+};
+
+int start_serving(const ServeVerbOptions& options) {
+  const ServePlan plan = serving_plan(options.serving);
+  if (options.dry_run) {
+    print_text(stdout, plan_report(plan));
+    fmt::print("\nwould start {} worker processes on this machine and listen on http://{}:{}\n",
+               plan.predicted.memory_bytes.size(), options.host, options.port);
+    return 0;
+  }
+  if (!options.quiet && options.serving.plan.empty()) print_text(stderr, plan_report(plan) + "\n");
+  if (options.agents) {
+    DeployOptions deployment = options.deploy;
+    deployment.model = options.serving.planning.model;
+    deployment.plans.plan = plan;
+    deployment.plans.search = search_like(plan);
+    deployment.port = options.port;
+    deployment.api = options.api;
+    deployment.quiet = options.quiet;
+    return deploy(std::move(deployment));
+  }
+  if (!options.local && options.serving.backend == "cpu")
+    throw input_error("--local or --agents is missing: where are the plan's devices?",
+                      "give --local to run each as a CPU worker process on this machine, or --agents");
+  EventLog events(shown(options.quiet));
+  ServeSettings settings = serve_settings(options.serving, plan, events);
+  settings.host = options.host;
+  settings.port = options.port;
+  settings.insecure = options.insecure;
+  OperatorKey key(options.api.operator_key);
+  apply_api_options(options.api, key, settings);
+  LocalDeployment deployment(local_fleet(options.serving));
+  StopSignals signals(interrupted);
+  serve(plan, deployment, signals, settings, key);
+  return 0;
+}
+
 }  // namespace
 
 void add_serve(CLI::App& parent, Action& action) {
-  struct Options {
-    ServingOptions serving;
-    std::string host = "127.0.0.1";
-    int port = 8000;
-    ApiOptions api;
-    bool insecure = false;
-    bool local = false;
-    bool agents = false;
-    DeployOptions deploy;
-    bool dry_run = false;
-    bool quiet = false;
-  };
-  auto options = std::make_shared<Options>();
-  auto* verb = parent.add_subcommand("serve", "Serve a plan: one worker process per device, behind an OpenAI API");
+  const auto [verb, options] = add_verb<ServeVerbOptions>(
+      parent, action, "serve", "Serve a plan: one worker process per device, behind an OpenAI API", start_serving);
   verb->footer(
       "examples:\n"
       "  motley serve plan.json --model DIR --local\n"
@@ -50,48 +86,12 @@ void add_serve(CLI::App& parent, Action& action) {
       ->check(CLI::Range(0, 65535));
   add_api_options(*verb, options->api);
   verb->add_flag("--insecure", options->insecure, "Allow an address that other machines can reach, without TLS");
-  verb->add_flag("--local", options->local, "Run each device as a CPU worker process on this machine");
+  verb->add_flag("--local", options->local, "Run each device as a worker process on this machine");
   verb->add_flag("--agents", options->agents, "Run the plan on the machines that it names, which join as with `up`")
       ->excludes("--local");
   add_deploy_options(*verb, options->deploy);
   verb->add_flag("--dry-run", options->dry_run, "Show the plan and the workers, and start nothing");
   verb->add_flag("-q,--quiet", options->quiet, "Print no progress on stderr");
-  verb->callback([options, &action] {
-    action = [options] {
-      const ServePlan plan = serving_plan(options->serving);
-      if (options->dry_run) {
-        print_text(stdout, plan_report(plan));
-        fmt::print("\nwould start {} worker processes on this machine and listen on http://{}:{}\n",
-                   plan.predicted.memory_bytes.size(), options->host, options->port);
-        return 0;
-      }
-      if (!options->quiet && options->serving.plan.empty()) print_text(stderr, plan_report(plan) + "\n");
-      if (options->agents) {
-        DeployOptions deployment = options->deploy;
-        deployment.model = options->serving.planning.model;
-        deployment.plans.plan = plan;
-        deployment.plans.search = search_like(plan);
-        deployment.port = options->port;
-        deployment.api = options->api;
-        deployment.quiet = options->quiet;
-        return deploy(std::move(deployment));
-      }
-      if (!options->local && options->serving.backend == "cpu")
-        throw input_error("--local or --agents is missing: where are the plan's devices?",
-                          "give --local to run each as a CPU worker process on this machine, or --agents");
-      EventLog events(shown(options->quiet));
-      ServeSettings settings = serve_settings(options->serving, plan, events);
-      settings.host = options->host;
-      settings.port = options->port;
-      settings.insecure = options->insecure;
-      OperatorKey key(options->api.operator_key);
-      apply_api_options(options->api, key, settings);
-      LocalDeployment deployment(local_fleet(options->serving));
-      StopSignals signals(interrupted);
-      serve(plan, deployment, signals, settings, key);
-      return 0;
-    };
-  });
 }
 
 }  // namespace motley::cli

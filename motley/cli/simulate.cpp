@@ -3,18 +3,17 @@
 
 #include <chrono>
 #include <cmath>
-#include <memory>
 
 #include "motley/base/clock.hpp"
 #include "motley/base/units.hpp"
 #include "motley/cli/command.hpp"
-#include "motley/cli/planning.hpp"
-#include "motley/cli/train.hpp"
-#include "motley/plan/offload.hpp"
+#include "motley/cli/plan_train.hpp"
+#include "motley/cli/planning_options.hpp"
+#include "motley/plan/offload_plan.hpp"
 #include "motley/report/sim_report.hpp"
 #include "motley/sim/simulate.hpp"
 #include "motley/workload/arrivals.hpp"
-#include "motley/workload/warnings.hpp"
+#include "motley/workload/workload_warnings.hpp"
 
 namespace motley::cli {
 namespace {
@@ -49,20 +48,13 @@ Fault parse_fault(const std::string& text, const Cluster& cluster) {
   return fault;
 }
 
-double parse_rate(const std::string& text) {
-  try {
-    if (const double rate = parse_quantity(text, Dimension::per_s); rate > 0) return rate;
-  } catch (const Error&) {  // told below, with an example that suits an option
-  }
-  throw input_error(fmt::format("--rate must be a positive rate, found \"{}\"", text),
-                    "give a number with its unit, as in --rate \"4 /s\"");
-}
-
 Workload workload_of(const SimulateOptions& options, const ServePlan& plan) {
   Workload workload = options.workload.empty() ? plan.workload : read_workload(options.workload);
   if (workload.training)
     throw input_error("the workload is a training job", "give a workload that describes requests, with [[class]]");
-  if (!options.rate.empty()) workload = with_rate(std::move(workload), parse_rate(options.rate));
+  if (!options.rate.empty())
+    workload = with_rate(std::move(workload), parse_quantity_option(options.rate, "--rate", Dimension::per_s,
+                                                                    is_positive, "a positive rate", "4 /s"));
   const bool traced = workload.arrival.process == ArrivalProcess::trace;
   if (!traced && workload.total_rate_per_s() <= 0)
     throw input_error("the workload has no rate of requests",
@@ -156,9 +148,9 @@ int simulate_and_show(const SimulateOptions& options) {
 }  // namespace
 
 void add_simulate(CLI::App& parent, Action& action) {
-  auto options = std::make_shared<SimulateOptions>();
-  auto* verb =
-      parent.add_subcommand("simulate", "Simulate a serving plan: times to tokens, deadlines kept, use of stages");
+  const auto [verb, options] = add_verb<SimulateOptions>(
+      parent, action, "simulate", "Simulate a serving plan: times to tokens, deadlines kept, use of stages",
+      simulate_and_show);
   verb->footer("example: motley simulate plan.json --rate \"2 /s\" --duration \"120 s\" --trace-out timeline.json");
   verb->add_option("plan", options->plan, "Plan file")->required()->type_name("PLAN");
   verb->add_option("--workload", options->workload, "Workload file (default: the plan's workload)")->type_name("FILE");
@@ -183,7 +175,6 @@ void add_simulate(CLI::App& parent, Action& action) {
       ->type_name("FILE");
   verb->add_option("--seed", options->seed, "Seed of arrivals and lengths (default 0)");
   add_output_options(*verb, options->output);
-  verb->callback([options, &action] { action = [options] { return simulate_and_show(*options); }; });
 }
 
 }  // namespace motley::cli

@@ -3,8 +3,7 @@
 #include "motley/base/error.hpp"
 #include "motley/cli/command.hpp"
 #include "motley/cli/deploy.hpp"
-#include "motley/cli/serving.hpp"
-#include "motley/hub/named_model.hpp"
+#include "motley/cli/serving_options.hpp"
 
 namespace motley::cli {
 namespace {
@@ -14,7 +13,8 @@ struct UpOptions {
   DeployOptions deploy;
 };
 
-int up(UpOptions options) {
+int up(const UpOptions& given) {
+  UpOptions options = given;
   if (options.planning.model.empty())
     throw input_error("--model is missing", "give the model to be served: --model MODEL");
   options.planning.no_roles = true;  // the driver does not run them yet
@@ -38,8 +38,8 @@ int up(UpOptions options) {
 }  // namespace
 
 void add_up(CLI::App& parent, Action& action) {
-  auto options = std::make_shared<UpOptions>();
-  auto* verb = parent.add_subcommand("up", "Serve a model on this machine and all that join it");
+  const auto [verb, options] =
+      add_verb<UpOptions>(parent, action, "up", "Serve a model on this machine and all that join it", up);
   verb->footer(
       "Prints the command by which other machines join, waits for as many as --wait says, plans over all of them,\n"
       "and serves. A machine that joins later is planned in where that pays; one that is lost is planned around, and\n"
@@ -52,14 +52,14 @@ void add_up(CLI::App& parent, Action& action) {
       "  motley up --model FILE.gguf --memory \"16 GiB\" --port 8080\n"
       "  motley up --model DIR --store etcd://10.0.0.9:2379/a              survive the loss of this machine\n"
       "  motley up --model DIR --store etcd://10.0.0.9:2379/a --standby    wait on another one for that\n"
-      "  motley status                                   members, stages and load, from another terminal");
+      "  motley deployment status                                          members, stages and load, from another "
+      "terminal");
   add_planning_options(*verb, options->planning, "Model folder, GGUF file, or OWNER/NAME[:FILE.gguf] on the hub");
   add_deploy_options(*verb, options->deploy);
   verb->add_option("--port", options->deploy.port, "Port of the API on 127.0.0.1; 0 is any free one (default 8000)")
       ->check(CLI::Range(0, 65535));
   add_api_options(*verb, options->deploy.api);
   verb->add_flag("-q,--quiet", options->deploy.quiet, "Print no progress on stderr");
-  verb->callback([options, &action] { action = [options] { return up(*options); }; });
 }
 
 }  // namespace motley::cli

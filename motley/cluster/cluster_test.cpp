@@ -7,7 +7,7 @@
 #include "motley/base/cost_test.hpp"
 #include "motley/base/reference_test.hpp"
 #include "motley/cluster/cluster.hpp"
-#include "motley/cluster/write.hpp"
+#include "motley/cluster/write_cluster.hpp"
 
 namespace motley {
 namespace {

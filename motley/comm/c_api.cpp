@@ -14,7 +14,7 @@
 #include "motley/comm/collective/communicator.hpp"
 #include "motley/comm/membership/enrolment.hpp"
 #include "motley/comm/transport/fabric.hpp"
-#include "motley/plan/collective.hpp"
+#include "motley/plan/collective_plan.hpp"
 
 // The numbers of the C side are those of the C++ side.
 static_assert(MOTLEY_INVALID == static_cast<int>(motley::OperationStatus::invalid));

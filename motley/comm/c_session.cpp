@@ -109,7 +109,7 @@ motley::SessionOptions session_options(const motley_session_options& asked) {
   if (options.member.coordinators.empty())
     throw motley::input_error(
         "the address of a coordinator is missing",
-        "give one or more HOST:PORT in `coordinators`, comma-separated, as `motley coordinate` prints them");
+        "give one or more HOST:PORT in `coordinators`, comma-separated, as `motley group serve` prints them");
   options.member.group = text_of(asked.group);
   options.member.token = text_of(asked.token);
   options.member.member.id = text_of(asked.id);

@@ -14,7 +14,7 @@
 #include <vector>
 
 #include "motley/base/error.hpp"
-#include "motley/plan/serve.hpp"
+#include "motley/plan/serve_plan.hpp"
 #include "motley/workers/worker_set.hpp"
 
 namespace motley {

@@ -12,8 +12,8 @@
 #include "motley/comm/net/wakeup.hpp"
 #include "motley/deployment/machines.hpp"
 #include "motley/deployment/told_lines_test.hpp"
-#include "motley/planner/serve/grouping/write.hpp"
-#include "motley/planner/serve/serve.hpp"
+#include "motley/planner/serve/grouping/write_plan.hpp"
+#include "motley/planner/serve/plan_serve.hpp"
 #include "motley/workers/toy_plan_test.hpp"
 
 namespace motley {

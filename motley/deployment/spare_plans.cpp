@@ -7,7 +7,7 @@
 #include "motley/base/clock.hpp"
 #include "motley/base/units.hpp"
 #include "motley/cluster/slowed.hpp"
-#include "motley/planner/serve/grouping/write.hpp"
+#include "motley/planner/serve/grouping/write_plan.hpp"
 #include "motley/planner/serve/plan_again.hpp"
 #include "motley/planner/serve/replan.hpp"
 
@@ -116,10 +116,10 @@ void SparePlans::make_spares(const ServePlan& plan, const std::set<std::string>&
   spares_ = std::move(spares);
 }
 
-std::vector<Loss> SparePlans::losses() const {
+std::vector<LossImpact> SparePlans::losses() const {
   const std::lock_guard lock(mutex_);
-  std::vector<Loss> all;
-  for (const Spare& spare : spares_) all.push_back(loss_of(spare.name, spare.before, spare.outcome.plan));
+  std::vector<LossImpact> all;
+  for (const Spare& spare : spares_) all.push_back(loss_impact(spare.name, spare.before, spare.outcome.plan));
   return all;
 }
 

@@ -13,7 +13,7 @@
 
 #include "motley/deployment/machines.hpp"
 #include "motley/planner/serve/if_lost.hpp"
-#include "motley/planner/serve/serve.hpp"
+#include "motley/planner/serve/plan_serve.hpp"
 
 namespace motley {
 
@@ -53,7 +53,7 @@ class SparePlans {
   // `stop`, and for some seconds at most.
   void make_spares(const ServePlan& plan, const std::set<std::string>& lost, const std::stop_token& stop);
   // What each loss would cost by its spare plan.
-  std::vector<Loss> losses() const;
+  std::vector<LossImpact> losses() const;
 
  private:
   // What a search goes by.

@@ -114,7 +114,7 @@ TEST_F(SparePlansTest, WhereNothingFitsAfterALossThatIsAnAnswer) {
   const ServePlan before = *plans.plan(true).plan;
   search_.fail();
   plans.make_spares(before, {}, never_stopped);
-  for (const Loss& loss : plans.losses()) EXPECT_FALSE(loss.rest);
+  for (const LossImpact& loss : plans.losses()) EXPECT_FALSE(loss.rest);
   EXPECT_FALSE(plans.after_loss(before, {"c/0"}));
   EXPECT_THAT(told_.lines(), IsEmpty());
 }

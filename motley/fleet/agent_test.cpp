@@ -17,9 +17,9 @@
 #include "motley/comm/net/deadline_test.hpp"
 #include "motley/comm/net/message_stream.hpp"
 #include "motley/comm/net/wakeup.hpp"
+#include "motley/fleet/agent_machines.hpp"
 #include "motley/fleet/deployment_group.hpp"
 #include "motley/fleet/hand_agent_test.hpp"
-#include "motley/fleet/members.hpp"
 #include "motley/workers/control_listener.hpp"
 #include "motley/workers/toy_plan_test.hpp"
 
@@ -88,9 +88,9 @@ class AgentTest : public LargeModelTest {
   }
   void TearDown() override { EXPECT_EQ(::waitpid(-1, nullptr, WNOHANG), -1) << "a worker is left"; }
 
-  AgentOptions options(const JoinLink& link) {
+  AgentOptions options(const Invitation& invitation) {
     AgentOptions options;
-    options.link = link;
+    options.invitation = invitation;
     options.name = "box";
     options.devices = {{"toy", 1 << 20, 1e9, 1e9, 1}};
     options.worker_program = program_beside("fake-worker");
@@ -119,31 +119,31 @@ class AgentTest : public LargeModelTest {
 
 class DeployedAgentTest : public AgentTest {
  protected:
-  AgentOptions options() { return AgentTest::options(group_.link(members_.address())); }
+  AgentOptions options() { return AgentTest::options(group_.invitation(machines_.address())); }
   bool lists(std::size_t count) {
-    for (const Instant until = soon(); members_.list().size() != count;) {
-      pollfd waiting{members_.changed(), POLLIN, 0};
+    for (const Instant until = soon(); machines_.list().size() != count;) {
+      pollfd waiting{machines_.changed(), POLLIN, 0};
       if (::poll(&waiting, 1, poll_timeout_ms(until)) != 1) return false;
-      members_.clear_changed();
+      machines_.clear_changed();
     }
     return true;
   }
   Workers start(std::uint64_t epoch, const std::vector<ChunkId>& chunks = {{0, 1}}, Workers earlier = {}) {
     return start_with_chunks(
-        members_, toy_plan({{1}}), epoch, [&](const std::string&) { return chunks; }, earlier);
+        machines_, toy_plan({{1}}), epoch, [&](const std::string&) { return chunks; }, earlier);
   }
-  static bool is_ready(WorkerLink& link) {
-    for (const Instant until = soon(); seconds_until(until) > 0 && !link.ended();) {
-      auto events = link.events();
+  static bool is_ready(WorkerHandle& handle) {
+    for (const Instant until = soon(); seconds_until(until) > 0 && !handle.ended();) {
+      auto events = handle.events();
       ::poll(events.data(), events.size(), poll_timeout_ms(until));
-      for (const Message& message : link.receive())
+      for (const Message& message : handle.receive())
         if (std::holds_alternative<Ready>(message)) return true;
     }
     return false;
   }
 
   Reports driver_says_;
-  Members members_{
+  AgentMachines machines_{
       {.listen = "127.0.0.1:0",
        .access = group_.access(),
        .silence_s = 60,
@@ -154,18 +154,18 @@ class DeployedAgentTest : public AgentTest {
 TEST_F(DeployedAgentTest, FetchesWeightsStartsWorkersAndEndsWithTheDeployment) {
   RunningAgent agent(options());
   ASSERT_TRUE(lists(1));
-  EXPECT_EQ(members_.list()[0].name, "box");
-  members_.offer_weights(manifest_, folder);
+  EXPECT_EQ(machines_.list()[0].name, "box");
+  machines_.offer_weights(manifest_, folder);
   Workers workers = start(1);
-  EXPECT_TRUE(is_ready(*workers.at(0).link));
+  EXPECT_TRUE(is_ready(*workers.at(0).handle));
   EXPECT_TRUE(missing({{0, 1}}).empty());
   EXPECT_EQ(missing({{0, 0}, {0, 2}}).size(), 2u) << "no more than the worker reads";
 
   workers.clear();
   workers = start(2, {{0, 1}, {0, 2}});  // an earlier worker of the device makes room
-  EXPECT_TRUE(is_ready(*workers.at(0).link));
+  EXPECT_TRUE(is_ready(*workers.at(0).handle));
   EXPECT_TRUE(missing({{0, 2}}).empty());
-  members_.end(20);
+  machines_.end(20);
   EXPECT_TRUE(agent.result());
   EXPECT_TRUE(agent_says_.has("ended: the deployment has ended"));
 }
@@ -173,10 +173,10 @@ TEST_F(DeployedAgentTest, FetchesWeightsStartsWorkersAndEndsWithTheDeployment) {
 TEST_F(DeployedAgentTest, FetchesMoreForAWorkerThatStays) {
   RunningAgent agent(options());
   ASSERT_TRUE(lists(1));
-  members_.offer_weights(manifest_, folder);
+  machines_.offer_weights(manifest_, folder);
   Workers workers = start(1);
-  EXPECT_TRUE(is_ready(*workers.at(0).link));
-  const int process = workers[0].link->process();
+  EXPECT_TRUE(is_ready(*workers.at(0).handle));
+  const int process = workers[0].handle->process();
   fs::rename(folder / "model.safetensors", folder / "moved");
   try {
     start(2, {{0, 1}, {0, 2}}, std::move(workers));
@@ -186,24 +186,24 @@ TEST_F(DeployedAgentTest, FetchesMoreForAWorkerThatStays) {
   }
   fs::rename(folder / "moved", folder / "model.safetensors");
   workers = start(3);
-  EXPECT_NE(workers[0].link->process(), process) << "it was given up with the failed start";
-  const int second = workers[0].link->process();
-  EXPECT_TRUE(is_ready(*workers[0].link));
+  EXPECT_NE(workers[0].handle->process(), process) << "it was given up with the failed start";
+  const int second = workers[0].handle->process();
+  EXPECT_TRUE(is_ready(*workers[0].handle));
   workers = start(4, {{0, 1}, {0, 2}}, std::move(workers));
-  EXPECT_TRUE(is_ready(*workers[0].link));
-  EXPECT_EQ(workers[0].link->process(), second);
+  EXPECT_TRUE(is_ready(*workers[0].handle));
+  EXPECT_EQ(workers[0].handle->process(), second);
   EXPECT_TRUE(missing({{0, 2}}).empty());
 }
 
 TEST_F(DeployedAgentTest, LeavesAsAskedOnceItsWorkersAreNotNeeded) {
   RunningAgent agent(options());
   ASSERT_TRUE(lists(1));
-  members_.offer_weights(manifest_, folder);
+  machines_.offer_weights(manifest_, folder);
   Workers workers = start(1);
-  ASSERT_TRUE(is_ready(*workers[0].link));
+  ASSERT_TRUE(is_ready(*workers[0].handle));
   agent.stop();
   ASSERT_TRUE(lists(0));
-  EXPECT_FALSE(workers[0].link->exit()) << "the driver first plans without it";
+  EXPECT_FALSE(workers[0].handle->exit()) << "the driver first plans without it";
   workers.clear();
   EXPECT_FALSE(agent.result());
   EXPECT_TRUE(driver_says_.has("left: box has closed its connection"));
@@ -222,7 +222,7 @@ TEST_F(DeployedAgentTest, TellsHowAWorkerEnded) {
     }
     return std::string("started");
   };
-  members_.offer_weights(manifest_, folder);
+  machines_.offer_weights(manifest_, folder);
   {
     RunningAgent agent(killed);
     ASSERT_TRUE(lists(1));
@@ -239,7 +239,7 @@ TEST_F(DeployedAgentTest, TellsHowAWorkerEnded) {
 }
 
 TEST_F(DeployedAgentTest, WeightsThatCannotBeFetchedAreTold) {
-  members_.offer_weights(manifest_, folder);
+  machines_.offer_weights(manifest_, folder);
   fs::rename(folder / "model.safetensors", folder / "moved");
   RunningAgent agent(options());
   ASSERT_TRUE(lists(1));
@@ -251,7 +251,7 @@ TEST_F(DeployedAgentTest, WeightsThatCannotBeFetchedAreTold) {
   }
   fs::rename(folder / "moved", folder / "model.safetensors");
   const Workers workers = start(2);
-  EXPECT_TRUE(is_ready(*workers[0].link));
+  EXPECT_TRUE(is_ready(*workers[0].handle));
 }
 
 // ---- weights from each other ----
@@ -275,7 +275,7 @@ class SharingAgentsTest : public DeployedAgentTest {
     Workers earlier;
     for (const Instant until = soon();;) try {
         return start_with_chunks(
-            members_, plan, epoch, [&](const std::string&) { return chunks; }, earlier);
+            machines_, plan, epoch, [&](const std::string&) { return chunks; }, earlier);
       } catch (const WorkersNotStarted&) {
         if (seconds_until(until) < 0) throw;  // before that, it may not know yet who holds what
       }
@@ -285,7 +285,7 @@ class SharingAgentsTest : public DeployedAgentTest {
 };
 
 TEST_F(SharingAgentsTest, TheSecondFetchesFromTheFirst) {
-  members_.offer_weights(manifest_, folder);
+  machines_.offer_weights(manifest_, folder);
   RunningAgent box(options());
   RunningAgent attic(other());
   ASSERT_TRUE(lists(2));
@@ -293,14 +293,14 @@ TEST_F(SharingAgentsTest, TheSecondFetchesFromTheFirst) {
   workers.clear();
   fs::rename(folder / "model.safetensors", folder / "moved");  // the driver cannot send them any more
   workers = start_on("attic", 2, {{0, 1}, {0, 2}});
-  EXPECT_TRUE(is_ready(*workers.at(0).link));
+  EXPECT_TRUE(is_ready(*workers.at(0).handle));
   EXPECT_TRUE(driver_says_.has("fetched: attic/0 has its"));
   EXPECT_TRUE(driver_says_.has(" from box")) << driver_says_.text();
   EXPECT_TRUE(ChunkCache(folder / "attic cache" / "weights", manifest_).missing({{0, 1}, {0, 2}}).empty());
 }
 
 TEST_F(SharingAgentsTest, AMemberThatSendsWrongBytesIsNamed) {
-  members_.offer_weights(manifest_, folder);
+  machines_.offer_weights(manifest_, folder);
   RunningAgent box(options());
   RunningAgent attic(other());
   ASSERT_TRUE(lists(2));
@@ -312,16 +312,16 @@ TEST_F(SharingAgentsTest, AMemberThatSendsWrongBytesIsNamed) {
   EXPECT_TRUE(driver_says_.has("weights: attic does without box: chunk ")) << driver_says_.text();
   fs::rename(folder / "moved", folder / "model.safetensors");
   const Workers workers = started.get();
-  EXPECT_TRUE(is_ready(*workers.at(0).link));
+  EXPECT_TRUE(is_ready(*workers.at(0).handle));
   EXPECT_TRUE(attic_says_.has("weights: none come from box: chunk "));
 }
 
 // ---- who may join ----
 
 TEST_F(DeployedAgentTest, AnotherTokenOrAuthorityIsRefusedAtOnce) {
-  const auto error_of = [&](const JoinLink& link) {
+  const auto error_of = [&](const Invitation& invitation) {
     AgentOptions wrong = options();
-    wrong.link = link;
+    wrong.invitation = invitation;
     try {
       RunningAgent(wrong).result();
     } catch (const Error& error) {
@@ -330,17 +330,17 @@ TEST_F(DeployedAgentTest, AnotherTokenOrAuthorityIsRefusedAtOnce) {
     }
     return std::string("none");
   };
-  JoinLink link = options().link;
-  link.token.back() = link.token.back() == '0' ? '1' : '0';
-  EXPECT_NE(error_of(link), "none");
-  EXPECT_THAT(error_of(link), ::testing::Not(HasSubstr(link.token)));
-  link = options().link;
-  link.authority = DeploymentGroup("lab", "127.0.0.1:0").link("127.0.0.1:1").authority;
-  EXPECT_NE(error_of(link), "none");
-  link = options().link;
-  link.group = "another";
-  EXPECT_NE(error_of(link), "none");
-  EXPECT_TRUE(members_.list().empty());
+  Invitation invitation = options().invitation;
+  invitation.token.back() = invitation.token.back() == '0' ? '1' : '0';
+  EXPECT_NE(error_of(invitation), "none");
+  EXPECT_THAT(error_of(invitation), ::testing::Not(HasSubstr(invitation.token)));
+  invitation = options().invitation;
+  invitation.authority = DeploymentGroup("lab", "127.0.0.1:0").invitation("127.0.0.1:1").authority;
+  EXPECT_NE(error_of(invitation), "none");
+  invitation = options().invitation;
+  invitation.group = "another";
+  EXPECT_NE(error_of(invitation), "none");
+  EXPECT_TRUE(machines_.list().empty());
 }
 
 TEST_F(DeployedAgentTest, RejoinsByItsFolderWhenItsTokenDoesNotCountAnyMore) {
@@ -354,16 +354,16 @@ TEST_F(DeployedAgentTest, RejoinsByItsFolderWhenItsTokenDoesNotCountAnyMore) {
   RunningAgent again(rejoining);
   ASSERT_TRUE(lists(1));
   AgentOptions stranger = options();
-  stranger.link = rejoining.link;
+  stranger.invitation = rejoining.invitation;
   stranger.name = "attic";
   try {
     RunningAgent(stranger).result();
     ADD_FAILURE() << "it has joined";
   } catch (const Error& error) {
     EXPECT_THAT(error.what(), HasSubstr("the token has been revoked"));
-    EXPECT_THAT(error.hint(), HasSubstr("motley link"));
+    EXPECT_THAT(error.hint(), HasSubstr("motley deployment invite"));
   }
-  members_.end(5);
+  machines_.end(5);
   EXPECT_TRUE(again.result());
   for (const auto& file : fs::directory_iterator(rejoining.state))
     EXPECT_NE(file.path().extension(), ".identity") << "which is of no use any more";
@@ -373,8 +373,8 @@ TEST_F(DeployedAgentTest, ARevokedMemberIsToldAndStaysOut) {
   RunningAgent agent(options());
   ASSERT_TRUE(lists(1));
   group_.admission().revoke("box", {});
-  members_.remove("box", "has been revoked");
-  members_.remove("stranger", "has been revoked");
+  machines_.remove("box", "has been revoked");
+  machines_.remove("stranger", "has been revoked");
   EXPECT_TRUE(lists(0));
   const auto error_of = [](RunningAgent& refused) {
     try {
@@ -405,7 +405,7 @@ TEST_F(DeployedAgentTest, AnotherMachineOfItsNameIsRefused) {
 }
 
 TEST_F(DeployedAgentTest, ACacheThatCannotBeWrittenEndsIt) {
-  members_.offer_weights(manifest_, folder);
+  machines_.offer_weights(manifest_, folder);
   std::ofstream(folder / "cache") << "a file";
   try {
     RunningAgent(options()).result();
@@ -416,11 +416,11 @@ TEST_F(DeployedAgentTest, ACacheThatCannotBeWrittenEndsIt) {
 }
 
 TEST_F(AgentTest, WaitsForADriverUntilItIsStopped) {
-  JoinLink link = group_.link("127.0.0.1:1");
-  RunningAgent without_driver(options(link));
+  Invitation invitation = group_.invitation("127.0.0.1:1");
+  RunningAgent without_driver(options(invitation));
   EXPECT_TRUE(agent_says_.has("waiting: the driver at 127.0.0.1:1 does not answer"));
-  link.coordinator = "127.0.0.1:1";
-  RunningAgent without_coordinator(options(link));
+  invitation.coordinator = "127.0.0.1:1";
+  RunningAgent without_coordinator(options(invitation));
   EXPECT_TRUE(agent_says_.has("waiting: no answer from 127.0.0.1:1"));
   without_driver.stop();
   without_coordinator.stop();
@@ -496,7 +496,7 @@ class HandDriver {
 class DrivenAgentTest : public AgentTest {
  protected:
   AgentOptions options() {
-    AgentOptions driven = AgentTest::options(group_.link(driver_.address()));
+    AgentOptions driven = AgentTest::options(group_.invitation(driver_.address()));
     driven.worker_program = script("exec sleep 1000");
     return driven;
   }

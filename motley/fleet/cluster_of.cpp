@@ -37,12 +37,12 @@ void add_links(const std::vector<MachineLink>& links, ClusterDescription& descri
 
 }  // namespace
 
-Cluster cluster_of(const std::vector<MemberStatus>& members, const std::vector<MachineLink>& links,
+Cluster cluster_of(const std::vector<MachineStatus>& members, const std::vector<MachineLink>& links,
                    const Network& network) {
   ClusterDescription description;
   description.name = "members";
   description.network = network;
-  for (const MemberStatus& member : members) {
+  for (const MachineStatus& member : members) {
     MachineDescription machine;
     machine.name = member.name;
     for (std::size_t slot = 0; slot < member.devices.size(); ++slot) {

@@ -4,13 +4,13 @@
 #include <vector>
 
 #include "motley/cluster/cluster.hpp"
-#include "motley/fleet/member_status.hpp"
+#include "motley/fleet/machine_status.hpp"
 
 namespace motley {
 
 // A machine for each member, under its name; devices in slot order. Links that were not measured are those of
 // `network`.
-Cluster cluster_of(const std::vector<MemberStatus>& members, const std::vector<MachineLink>& links,
+Cluster cluster_of(const std::vector<MachineStatus>& members, const std::vector<MachineLink>& links,
                    const Network& network);
 
 // Where nothing was measured: shared memory within a machine, and 1 Gbit/s with 0.2 ms between machines.

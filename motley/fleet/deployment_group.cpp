@@ -99,7 +99,7 @@ DeploymentGroup::DeploymentGroup(const std::string& name, const std::string& add
     : DeploymentGroup(name, address, make_join_token(), std::make_shared<GroupAdmission>(), Authority::create(name),
                       report, strangers) {}
 
-DeploymentGroup::DeploymentGroup(const std::string& name, const KeptDeployment& kept, const Report& report,
+DeploymentGroup::DeploymentGroup(const std::string& name, const SavedDeployment& kept, const Report& report,
                                  StrangerLimits strangers)
     : DeploymentGroup(name, kept.coordinator, kept.key, std::make_shared<GroupAdmission>(kept.admission),
                       Authority::load(kept.authority), report, strangers) {}
@@ -121,7 +121,7 @@ DeploymentGroup::~DeploymentGroup() = default;
 
 RelayAccess DeploymentGroup::access() const { return {.key = key_, .identity = TlsContext(identity_)}; }
 
-KeptDeployment DeploymentGroup::record(const std::string& driver, AdmissionRecord admission) const {
+SavedDeployment DeploymentGroup::record(const std::string& driver, AdmissionRecord admission) const {
   return {.authority = authority_.save(),
           .key = key_,
           .coordinator = address_,
@@ -129,7 +129,7 @@ KeptDeployment DeploymentGroup::record(const std::string& driver, AdmissionRecor
           .admission = std::move(admission)};
 }
 
-JoinLink DeploymentGroup::link(const std::string& driver, double token_lifetime_s) const {
+Invitation DeploymentGroup::invitation(const std::string& driver, double token_lifetime_s) const {
   return {.coordinator = address_,
           .driver = driver,
           .group = name_,

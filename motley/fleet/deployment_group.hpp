@@ -7,11 +7,11 @@
 #include <string>
 #include <thread>
 
-#include "motley/agent/join_link.hpp"
+#include "motley/agent/invitation.hpp"
 #include "motley/comm/membership/coordinator_server.hpp"
 #include "motley/comm/net/listener.hpp"
 #include "motley/comm/net/strangers.hpp"
-#include "motley/fleet/kept_deployment.hpp"
+#include "motley/fleet/saved_deployment.hpp"
 
 namespace motley {
 
@@ -34,7 +34,7 @@ class DeploymentGroup {
   DeploymentGroup(const std::string& name, const std::string& address, const Report& report = {},
                   StrangerLimits strangers = {});
   // One that was kept, where it listened. Throws an environment error where that is impossible now.
-  DeploymentGroup(const std::string& name, const KeptDeployment& kept, const Report& report = {},
+  DeploymentGroup(const std::string& name, const SavedDeployment& kept, const Report& report = {},
                   StrangerLimits strangers = {});
   ~DeploymentGroup();
   DeploymentGroup(const DeploymentGroup&) = delete;
@@ -46,10 +46,10 @@ class DeploymentGroup {
   const TlsIdentity& identity() const { return identity_; }
   // With a new token, for a driver that takes control connections there. Throws an input error for a lifetime that is
   // not positive.
-  JoinLink link(const std::string& driver, double token_lifetime_s = 24 * 3600) const;
+  Invitation invitation(const std::string& driver, double token_lifetime_s = 24 * 3600) const;
   // To be kept, with the address of its driver.
-  KeptDeployment record(const std::string& driver) const { return record(driver, admission_->record()); }
-  KeptDeployment record(const std::string& driver, AdmissionRecord admission) const;
+  SavedDeployment record(const std::string& driver) const { return record(driver, admission_->record()); }
+  SavedDeployment record(const std::string& driver, AdmissionRecord admission) const;
   // Whose tokens and members count.
   GroupAdmission& admission() const { return *admission_; }
 

@@ -21,18 +21,18 @@ TEST(DeploymentGroup, ADriverListensWhereItIsFoundUnlessThatIsAName) {
 
 // The name stays in the link and in what is kept, whichever machine takes it up.
 TEST(DeploymentGroup, ANameIsWhatOthersAreTold) {
-  KeptDeployment kept;
+  SavedDeployment kept;
   std::string coordinator;
   {
     const DeploymentGroup group("lab", "tales.example:0");
-    coordinator = group.link("tales.example:41000").coordinator;
+    coordinator = group.invitation("tales.example:41000").coordinator;
     EXPECT_THAT(coordinator, StartsWith("tales.example:"));
     EXPECT_NE(parse_host_port(coordinator).port, "0");
     kept = group.record("tales.example:41000");
   }
   EXPECT_EQ(kept.coordinator, coordinator);
   const DeploymentGroup again("lab", kept);
-  EXPECT_EQ(again.link("tales.example:41000").coordinator, coordinator);
+  EXPECT_EQ(again.invitation("tales.example:41000").coordinator, coordinator);
   ConnectFailure failure;
   EXPECT_TRUE(connect_tcp("127.0.0.1:" + parse_host_port(coordinator).port, deadline_in(5), failure)) << failure.cause;
 }

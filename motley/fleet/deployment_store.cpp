@@ -35,9 +35,9 @@ class FileStore : public DeploymentStore {
     if (lock_ && ::flock(lock_.get(), LOCK_EX | LOCK_NB) != 0) lock_ = FileDescriptor();
   }
 
-  std::optional<KeptDeployment> read() override { return lock_ ? read_kept_deployment(file_) : std::nullopt; }
-  void keep(const KeptDeployment& deployment) override {
-    if (lock_) keep_deployment(file_, deployment);
+  std::optional<SavedDeployment> read() override { return lock_ ? read_saved_deployment(file_) : std::nullopt; }
+  void keep(const SavedDeployment& deployment) override {
+    if (lock_) save_deployment(file_, deployment);
   }
   void remove() override {
     std::error_code ignored;
@@ -62,14 +62,14 @@ class SharedStore : public DeploymentStore {
     if (store_->hold_s() > 0) thread_ = std::jthread([this](const std::stop_token& stop) { run(stop); });
   }
 
-  std::optional<KeptDeployment> read() override {
+  std::optional<SavedDeployment> read() override {
     const std::lock_guard lock(mutex_);
     if (kept_.empty()) return std::nullopt;
-    std::optional<KeptDeployment> kept = kept_deployment_of(kept_);
+    std::optional<SavedDeployment> kept = saved_deployment_of(kept_);
     if (!kept) throw input_error(fmt::format("{} does not hold a deployment", url_), "give another prefix");
     return kept;
   }
-  void keep(const KeptDeployment& deployment) override { write(to_text(deployment)); }
+  void keep(const SavedDeployment& deployment) override { write(to_text(deployment)); }
   void remove() override {
     try {
       write("");

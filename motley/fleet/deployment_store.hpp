@@ -9,16 +9,16 @@
 
 #include "motley/base/event_log.hpp"
 #include "motley/comm/membership/ledger_store.hpp"
-#include "motley/fleet/kept_deployment.hpp"
+#include "motley/fleet/saved_deployment.hpp"
 
 namespace motley {
 
 class DeploymentStore {
  public:
   virtual ~DeploymentStore() = default;
-  virtual std::optional<KeptDeployment> read() = 0;
+  virtual std::optional<SavedDeployment> read() = 0;
   // Throws an environment error where it cannot be kept, and StoreFenced.
-  virtual void keep(const KeptDeployment& deployment) = 0;
+  virtual void keep(const SavedDeployment& deployment) = 0;
   virtual void remove() = 0;  // the deployment has ended
 
   // Other machines read it too: what is kept there has to be taken up where it was.

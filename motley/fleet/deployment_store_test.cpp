@@ -21,7 +21,7 @@ using ::testing::Contains;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 
-KeptDeployment some_deployment(const std::string& driver = "10.0.0.5:4701") {
+SavedDeployment some_deployment(const std::string& driver = "10.0.0.5:4701") {
   return {.authority = Authority::create("motley").save(),
           .key = "key",
           .coordinator = "10.0.0.5:4700",

@@ -31,20 +31,20 @@ Gathering::Gathering(std::unique_ptr<DeploymentStore> store, GatheringOptions op
     : options_(std::move(options)), store_(std::move(store)) {
   const std::string any = (options_.host.empty() ? own_address() : options_.host) + ":0";
   const std::string relay_any = options_.relays ? any : std::string();
-  const std::optional<KeptDeployment> kept = store_->read();
+  const std::optional<SavedDeployment> kept = store_->read();
   if (!kept || !resume(*kept, kept->relay.empty() ? relay_any : kept->relay))
     begin(std::make_unique<DeploymentGroup>(group_name, any, options_.report, options_.strangers), any, relay_any);
   const std::string own_token = group_->admission().reserve(options_.name);
   keep_changes();
-  first_link_ = link(options_.token_lifetime_s);
-  std::vector<std::string> own_agent = options_.own_agent;
-  own_agent.insert(own_agent.end(), {"--model", options_.model.string()});
-  own_agent_.emplace(std::move(own_agent), to_text(own_link(own_token)));
+  first_invitation_ = invitation(options_.token_lifetime_s);
+  std::vector<std::string> local_agent = options_.local_agent;
+  local_agent.insert(local_agent.end(), {"--model", options_.model.string()});
+  local_agent_.emplace(std::move(local_agent), to_text(own_invitation(own_token)));
 }
 
 Gathering::~Gathering() { end(); }
 
-bool Gathering::resume(const KeptDeployment& kept, const std::string& relay_at) {
+bool Gathering::resume(const SavedDeployment& kept, const std::string& relay_at) {
   const auto& report = options_.report;
   for (bool told = false;; told = true) {
     try {
@@ -63,12 +63,12 @@ void Gathering::begin(std::unique_ptr<DeploymentGroup> made, const std::string& 
   const auto objection = [&admission = made->admission()](const std::string& member) {
     return admission.member_objection(member);
   };
-  auto listening = std::make_unique<Members>(MembersOptions{.listen = listen_address(address),
-                                                            .access = made->access(),
-                                                            .strangers = options_.strangers,
-                                                            .own_name = options_.name,
-                                                            .objection = objection,
-                                                            .report = options_.report});
+  auto listening = std::make_unique<AgentMachines>(AgentMachinesOptions{.listen = listen_address(address),
+                                                                        .access = made->access(),
+                                                                        .strangers = options_.strangers,
+                                                                        .own_name = options_.name,
+                                                                        .objection = objection,
+                                                                        .report = options_.report});
   driver_ = found_at(address, listening->address());
   if (!relay_at.empty()) {
     relay_.emplace(RelayOptions{.listen = listen_address(relay_at),
@@ -79,13 +79,13 @@ void Gathering::begin(std::unique_ptr<DeploymentGroup> made, const std::string& 
                                 .log = [report = options_.report](const std::string& line) { report("relay", line); }});
     relay_address_ = found_at(relay_at, relay_->address());
   }
-  members_ = std::move(listening);
+  machines_ = std::move(listening);
   group_ = std::move(made);
 }
 
 void Gathering::keep_changes() {
   group_->admission().keep_with([this, &group = *group_](const AdmissionRecord& record) {
-    KeptDeployment next = group.record(driver_, record);
+    SavedDeployment next = group.record(driver_, record);
     next.relay = relay_address_;
     try {
       store_->keep(next);
@@ -104,15 +104,15 @@ void Gathering::forget() {
 
 // ---- links ----
 
-JoinLink Gathering::link(double lifetime_s) const {
-  JoinLink made = group_->link(driver_, lifetime_s);
+Invitation Gathering::invitation(double lifetime_s) const {
+  Invitation made = group_->invitation(driver_, lifetime_s);
   made.relay = relay_address_;
   return made;
 }
 
 // This machine's own agent finds its driver here, whatever the names mean.
-JoinLink Gathering::own_link(const std::string& token) const {
-  JoinLink made = first_link_;
+Invitation Gathering::own_invitation(const std::string& token) const {
+  Invitation made = first_invitation_;
   made.token = token;
   for (std::string* address : {&made.coordinator, &made.driver, &made.relay})
     if (!address->empty() && listen_address(*address) != *address)
@@ -120,26 +120,26 @@ JoinLink Gathering::own_link(const std::string& token) const {
   return made;
 }
 
-double Gathering::show_new_link(bool revoke, std::optional<double> lifetime_s) {
+double Gathering::show_new_invitation(bool revoke, std::optional<double> lifetime_s) {
   const double for_s = lifetime_s.value_or(options_.token_lifetime_s);
   if (revoke) group_->admission().revoke_tokens();
-  options_.show_link(link(for_s));
+  options_.show_invitation(invitation(for_s));
   options_.report("link", fmt::format("a new one is printed, for {}{}", human_seconds(for_s),
                                       revoke ? "; those before it are revoked" : ""));
   return for_s;
 }
 
 std::vector<std::string> Gathering::revoke(const std::string& member) {
-  std::set<std::string> there = members_->leaving();
-  for (const MemberStatus& one : members_->list()) there.insert(one.name);
+  std::set<std::string> there = machines_->leaving();
+  for (const MachineStatus& one : machines_->list()) there.insert(one.name);
   std::vector<std::string> same_link = group_->admission().revoke(member, there);
   std::erase(same_link, options_.name);
-  members_->remove(member, "has been revoked");
+  machines_->remove(member, "has been revoked");
   options_.report("revoked", fmt::format("{}, and every link so far; the new one is printed", member));
   for (const std::string& other : same_link)
-    options_.report("revoked",
-                    fmt::format("not {}, which came by the same link: motley drain {} --revoke", other, other));
-  options_.show_link(link(options_.token_lifetime_s));
+    options_.report("revoked", fmt::format("not {}, which came by the same link: motley deployment drain {} --revoke",
+                                           other, other));
+  options_.show_invitation(invitation(options_.token_lifetime_s));
   return same_link;
 }
 
@@ -148,7 +148,7 @@ std::vector<std::string> Gathering::revoke(const std::string& member) {
 // Or until the members change. Throws where it is to stop.
 void Gathering::pause(double seconds) const {
   std::array<pollfd, 2> waiting{pollfd{options_.stop, POLLIN, 0},
-                                pollfd{members_ ? members_->changed() : -1, POLLIN, 0}};
+                                pollfd{machines_ ? machines_->changed() : -1, POLLIN, 0}};
   ::poll(waiting.data(), waiting.size(), static_cast<int>(seconds * 1e3));
   if (waiting[0].revents == 0) return;
   check_held();
@@ -157,17 +157,17 @@ void Gathering::pause(double seconds) const {
 
 void Gathering::until_there(int count, const std::set<std::string>& names, const std::function<bool()>& given_up) {
   for (;;) {
-    members_->clear_changed();
+    machines_->clear_changed();
     std::set<std::string> there;
-    for (const MemberStatus& member : members_->list()) there.insert(member.name);
+    for (const MachineStatus& member : machines_->list()) there.insert(member.name);
     if ((std::ssize(there) >= count && std::ranges::includes(there, names)) || given_up()) return;
     pause(look_every_s);
   }
 }
 
 void Gathering::open() {
-  until_there(1, {options_.name}, [this] { return own_agent_->was_refused(); });
-  options_.show_link(first_link_);
+  until_there(1, {options_.name}, [this] { return local_agent_->was_refused(); });
+  options_.show_invitation(first_invitation_);
 }
 
 void Gathering::offer_weights() {
@@ -175,8 +175,8 @@ void Gathering::offer_weights() {
     pause(0);
     options_.report("digests", fmt::format("{:.0f} %", 100 * fraction));
   };
-  members_->offer_weights(make_manifest(options_.model, cache_folder() / "digests", progress, options_.contents),
-                          options_.model);
+  machines_->offer_weights(make_manifest(options_.model, cache_folder() / "digests", progress, options_.contents),
+                           options_.model);
 }
 
 void Gathering::wait_for(int count, const std::set<std::string>& names) {
@@ -187,14 +187,14 @@ void Gathering::wait_for(int count, const std::set<std::string>& names) {
 
 void Gathering::measure_links() {
   options_.report("links", "are measured, one pair after the other");
-  for (const MachineLink& measured : members_->measure_links(probe_s, options_.stop))
+  for (const MachineLink& measured : machines_->measure_links(probe_s, options_.stop))
     if (measured.from < measured.to) options_.report("links", describe(measured));
 }
 
 void Gathering::check_described(const Cluster& cluster) const {
-  const std::vector<MemberStatus> there = members_->list();
+  const std::vector<MachineStatus> there = machines_->list();
   for (const Machine& machine : cluster.machines) {
-    const auto member = std::ranges::find(there, machine.name, &MemberStatus::name);
+    const auto member = std::ranges::find(there, machine.name, &MachineStatus::name);
     if (member == there.end()) continue;
     if (machine.devices.size() != member->devices.size())
       throw input_error(fmt::format("the cluster file gives {} {}, and its agent offers {}", machine.name,
@@ -216,18 +216,18 @@ void Gathering::check_described(const Cluster& cluster) const {
 void Gathering::end() {
   std::call_once(ended_, [this] {
     if (!is_held()) {
-      own_agent_->kill();
-      return members_->leave();
+      local_agent_->kill();
+      return machines_->leave();
     }
-    members_->end(agents_grace_s);
+    machines_->end(agents_grace_s);
     forget();
   });
 }
 
 void Gathering::leave() {
   std::call_once(ended_, [this] {
-    own_agent_->kill();
-    members_->leave();
+    local_agent_->kill();
+    machines_->leave();
   });
 }
 

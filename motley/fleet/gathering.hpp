@@ -1,5 +1,5 @@
-// Brings the machines of a deployment together: what `up`, `serve --agents` and `train --agents` share, from the link
-// that machines join by to the orderly end.
+// Brings the machines of a deployment together: what `up`, `serve --agents` and `train --agents` share, from
+// the invitation to the orderly end.
 #pragma once
 
 #include <filesystem>
@@ -15,10 +15,10 @@
 #include "motley/checkpoint/manifest.hpp"
 #include "motley/cluster/cluster.hpp"
 #include "motley/comm/net/relay_thread.hpp"
+#include "motley/fleet/agent_machines.hpp"
 #include "motley/fleet/deployment_group.hpp"
 #include "motley/fleet/deployment_store.hpp"
-#include "motley/fleet/members.hpp"
-#include "motley/fleet/own_agent.hpp"
+#include "motley/fleet/local_agent.hpp"
 
 namespace motley {
 
@@ -29,10 +29,10 @@ struct GatheringOptions {
   std::string host;     // its address, or a name that others look up each time that they connect; empty: found
   bool relays = false;  // between machines that cannot connect to each other
   StrangerLimits strangers = {};
-  double token_lifetime_s = 24 * 3600;             // of links
-  std::vector<std::string> own_agent;              // program and arguments, but for its copy of the model: see OwnAgent
-  Report report;                                   // from several threads
-  std::function<void(const JoinLink&)> show_link;  // where who is to join finds it: it is a secret
+  double token_lifetime_s = 24 * 3600;   // of links
+  std::vector<std::string> local_agent;  // program and arguments, but for its copy of the model: see LocalAgent
+  Report report;                         // from several threads
+  std::function<void(const Invitation&)> show_invitation;  // where who is to join finds it: it is a secret
   // A descriptor. Once it is readable, whatever waits for machines throws an interrupted error.
   int stop = -1;
 };
@@ -48,12 +48,12 @@ class Gathering {
   Gathering& operator=(const Gathering&) = delete;
 
   const std::string& name() const { return options_.name; }
-  Members& members() const { return *members_; }  // those that come
+  AgentMachines& machines() const { return *machines_; }  // those that come
 
   // ---- in this order ----
 
-  // Shows a link, once this machine's own agent has taken its name, before another machine could come under it, or was
-  // refused.
+  // Shows an invitation, once this machine's own agent has taken its name, before another machine could come under it,
+  // or was refused.
   void open();
   // From now on machines fetch weights. Reads all of them, unless their digests are known.
   void offer_weights();
@@ -65,11 +65,11 @@ class Gathering {
 
   // ---- from any thread ----
 
-  // Returns for how many seconds it counts; `revoke`: links so far count no more. Throws an input error for a time that
-  // is not positive.
-  double show_new_link(bool revoke, std::optional<double> lifetime_s);
-  // Cuts this machine off, refuses what its link has certified but is not there, and shows a new link. Returns, for
-  // people, what else came by its link and is there; none is cut off where that cannot be kept.
+  // Returns for how many seconds it counts; `revoke`: earlier invitations count no more. Throws an input error for a
+  // time that is not positive.
+  double show_new_invitation(bool revoke, std::optional<double> lifetime_s);
+  // Cuts this machine off, refuses what its invitation has certified but is not there, and shows a new one. Returns,
+  // for people, what else came by the same and is there; none is cut off where that cannot be kept.
   std::vector<std::string> revoke(const std::string& member);
 
   // Throws StoreFenced where another driver has taken the deployment up: the machines are that one's.
@@ -82,12 +82,12 @@ class Gathering {
   void leave();
 
  private:
-  bool resume(const KeptDeployment& kept, const std::string& relay_at);
+  bool resume(const SavedDeployment& kept, const std::string& relay_at);
   void begin(std::unique_ptr<DeploymentGroup> made, const std::string& address, const std::string& relay_at);
   void keep_changes();
   void forget();
-  JoinLink link(double lifetime_s) const;
-  JoinLink own_link(const std::string& token) const;
+  Invitation invitation(double lifetime_s) const;
+  Invitation own_invitation(const std::string& token) const;
   void pause(double seconds) const;
   void until_there(int count, const std::set<std::string>& names, const std::function<bool()>& given_up);
 
@@ -95,10 +95,10 @@ class Gathering {
   const std::unique_ptr<DeploymentStore> store_;
   std::string driver_, relay_address_;      // where members find them; the second may be empty
   std::unique_ptr<DeploymentGroup> group_;  // whose thread keeps the above in the store
-  std::unique_ptr<Members> members_;
+  std::unique_ptr<AgentMachines> machines_;
   std::optional<RelayThread> relay_;
-  JoinLink first_link_;
-  std::optional<OwnAgent> own_agent_;
+  Invitation first_invitation_;
+  std::optional<LocalAgent> local_agent_;
   std::once_flag ended_;
 };
 

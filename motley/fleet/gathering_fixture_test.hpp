@@ -11,7 +11,7 @@
 #include <utility>
 #include <vector>
 
-#include "motley/agent/join_link.hpp"
+#include "motley/agent/invitation.hpp"
 #include "motley/checkpoint/safetensors_test.hpp"
 #include "motley/comm/membership/enrolment.hpp"
 #include "motley/comm/net/deadline_test.hpp"
@@ -26,12 +26,12 @@ namespace motley {
 class HandStore : public DeploymentStore {
  public:
   struct Content {
-    std::optional<KeptDeployment> kept;
+    std::optional<SavedDeployment> kept;
     std::atomic<bool> full = false, taken = false, shared = false;
   };
   explicit HandStore(Content& content) : content_(content) {}
-  std::optional<KeptDeployment> read() override { return content_.kept; }
-  void keep(const KeptDeployment& deployment) override {
+  std::optional<SavedDeployment> read() override { return content_.kept; }
+  void keep(const SavedDeployment& deployment) override {
     if (content_.full) throw Error(ErrorCode::environment, "no room");
     content_.kept = deployment;
   }
@@ -51,9 +51,9 @@ class GatheringFixture : public SafetensorsTest {
     return {.model = folder,
             .name = "desk",
             .host = "127.0.0.1",
-            .own_agent = {"/bin/sh", "-c", "echo $MOTLEY_LINK > " + own_link_file() + "; exit 2"},
+            .local_agent = {"/bin/sh", "-c", "echo $MOTLEY_LINK > " + own_link_file() + "; exit 2"},
             .report = [this](const std::string& what, const std::string& detail) { told_(what, detail); },
-            .show_link = [this](const JoinLink& link) { links_.push_back(link); },
+            .show_invitation = [this](const Invitation& invitation) { invitations_.push_back(invitation); },
             .stop = stop_.descriptor()};
   }
   std::unique_ptr<Gathering> gather(GatheringOptions options) {
@@ -64,10 +64,12 @@ class GatheringFixture : public SafetensorsTest {
   std::string own_link_file() const { return (state_.path / "own-link").string(); }
 
   // What a machine of this name is given that comes by the link.
-  static Enrolment enrolled(const JoinLink& link, const std::string& name) {
+  static Enrolment enrolled(const Invitation& invitation, const std::string& name) {
     constexpr double patience_s = 20;
-    return enrol(link.coordinator,
-                 {.group = link.group, .token = link.token, .authority = link.authority, .member = name}, patience_s);
+    return enrol(
+        invitation.coordinator,
+        {.group = invitation.group, .token = invitation.token, .authority = invitation.authority, .member = name},
+        patience_s);
   }
   static std::unique_ptr<HandAgent> agent_of(const std::string& driver, const std::string& name, const Enrolment& given,
                                              std::size_t devices = 1) {
@@ -76,8 +78,9 @@ class GatheringFixture : public SafetensorsTest {
     agent->report(devices);
     return agent;
   }
-  static std::unique_ptr<HandAgent> joined(const JoinLink& link, const std::string& name, std::size_t devices = 1) {
-    return agent_of(link.driver, name, enrolled(link, name), devices);
+  static std::unique_ptr<HandAgent> joined(const Invitation& invitation, const std::string& name,
+                                           std::size_t devices = 1) {
+    return agent_of(invitation.driver, name, enrolled(invitation, name), devices);
   }
   bool tells(const std::string& part) const {
     for (const Instant until = soon(); seconds_until(until) > 0;
@@ -98,7 +101,7 @@ class GatheringFixture : public SafetensorsTest {
 
   StateFolder state_;
   ToldLines told_;
-  std::vector<JoinLink> links_;
+  std::vector<Invitation> invitations_;
   Wakeup stop_;
   HandStore::Content store_;
 };

@@ -7,7 +7,7 @@
 #include <future>
 #include <thread>
 
-#include "motley/agent/join_link.hpp"
+#include "motley/agent/invitation.hpp"
 #include "motley/fleet/gathering_fixture_test.hpp"
 #include "motley/workers/control_listener.hpp"
 
@@ -25,17 +25,17 @@ using GatheringTest = GatheringFixture;
 TEST_F(GatheringTest, MachinesJoinByTheLinkThatIsShown) {
   const auto gathering = gather();
   gathering->open();
-  ASSERT_EQ(links_.size(), 1u);
-  EXPECT_EQ(links_[0].driver, gathering->members().address());
-  EXPECT_THAT(links_[0].coordinator, StartsWith("127.0.0.1:"));
-  EXPECT_EQ(links_[0].relay, "");
-  const auto box = joined(links_[0], "box"), attic = joined(links_[0], "attic");
+  ASSERT_EQ(invitations_.size(), 1u);
+  EXPECT_EQ(invitations_[0].driver, gathering->machines().address());
+  EXPECT_THAT(invitations_[0].coordinator, StartsWith("127.0.0.1:"));
+  EXPECT_EQ(invitations_[0].relay, "");
+  const auto box = joined(invitations_[0], "box"), attic = joined(invitations_[0], "attic");
   gathering->wait_for(2, {"box"});
   gathering->wait_for(1, {"attic", "box"});
   EXPECT_THAT(told_.lines(), Contains("waiting: for 2 machines").Times(0));
   EXPECT_THAT(told_.lines(), Contains("waiting: for box"));
   EXPECT_THAT(told_.lines(), Contains("waiting: for attic, box"));
-  EXPECT_EQ(gathering->members().list().size(), 2u);
+  EXPECT_EQ(gathering->machines().list().size(), 2u);
 }
 
 // No other machine takes its name, and its link is not shown.
@@ -44,17 +44,17 @@ TEST_F(GatheringTest, TheOwnAgentComesByALinkOfItsOwn) {
   gathering->open();
   std::string text;
   std::getline(std::ifstream(own_link_file()) >> std::ws, text);
-  const JoinLink own = parse_join_link(text);
-  EXPECT_NE(own.token, links_[0].token);
-  EXPECT_THAT([&] { enrolled(links_[0], "desk"); }, ThrowsMessage<Error>(HasSubstr("it is the driver's")));
+  const Invitation own = parse_invitation(text);
+  EXPECT_NE(own.token, invitations_[0].token);
+  EXPECT_THAT([&] { enrolled(invitations_[0], "desk"); }, ThrowsMessage<Error>(HasSubstr("it is the driver's")));
   const auto desk = joined(own, "desk");
   gathering->wait_for(1, {"desk"});
 }
 
 TEST_F(GatheringTest, TheLinkIsShownOnceTheOwnAgentHasItsName) {
   GatheringOptions waits = options();
-  waits.own_agent[2] = "echo $MOTLEY_LINK > " + own_link_file() + "~; mv " + own_link_file() + "~ " + own_link_file() +
-                       "; exec sleep 100";
+  waits.local_agent[2] = "echo $MOTLEY_LINK > " + own_link_file() + "~; mv " + own_link_file() + "~ " +
+                         own_link_file() + "; exec sleep 100";
   const auto gathering = gather(waits);
   auto opened = std::async(std::launch::async, [&] { gathering->open(); });
   for (const Instant until = soon(); !std::filesystem::exists(own_link_file()) && seconds_until(until) > 0;)
@@ -62,9 +62,9 @@ TEST_F(GatheringTest, TheLinkIsShownOnceTheOwnAgentHasItsName) {
   EXPECT_EQ(opened.wait_for(std::chrono::milliseconds(50)), std::future_status::timeout);
   std::string text;
   std::getline(std::ifstream(own_link_file()), text);
-  const auto desk = joined(parse_join_link(text), "desk");
+  const auto desk = joined(parse_invitation(text), "desk");
   opened.get();
-  EXPECT_EQ(links_.size(), 1u);
+  EXPECT_EQ(invitations_.size(), 1u);
   gathering->leave();  // the script would not end by itself
 }
 
@@ -72,7 +72,7 @@ TEST_F(GatheringTest, MachinesFetchTheWeightsOfTheModel) {
   write(file_of(small_header, std::string(28, 'x')));
   const auto gathering = gather();
   gathering->open();
-  const auto box = joined(links_[0], "box");
+  const auto box = joined(invitations_[0], "box");
   gathering->offer_weights();
   EXPECT_EQ(box->receive<Weights>().manifest, make_manifest(folder));
   EXPECT_TRUE(std::filesystem::exists(state_.path / "motley/digests"));
@@ -97,24 +97,24 @@ TEST_F(GatheringTest, ADeploymentIsTakenUpWithItsMachines) {
   {
     const auto gathering = gather();
     gathering->open();
-    box = enrolled(links_[0], "box");
-    address = gathering->members().address();
+    box = enrolled(invitations_[0], "box");
+    address = gathering->machines().address();
     gathering->leave();
   }
   ASSERT_TRUE(store_.kept);
   const auto again = gather();
   EXPECT_THAT(told_.lines(), Contains("resumed: machines of the deployment that was here come back by themselves"));
-  EXPECT_EQ(again->members().address(), address);
-  const auto agent = agent_of(again->members().address(), "box", *box);
+  EXPECT_EQ(again->machines().address(), address);
+  const auto agent = agent_of(again->machines().address(), "box", *box);
   again->wait_for(1, {"box"});
-  const auto attic = joined(links_[0], "attic");  // also by a link from before
+  const auto attic = joined(invitations_[0], "attic");  // also by a link from before
   again->wait_for(2, {"attic"});
 }
 
 TEST_F(GatheringTest, OneThatHasEndedLeavesNothing) {
   auto gathering = gather();
   gathering->open();
-  auto box = joined(links_[0], "box");
+  auto box = joined(invitations_[0], "box");
   gathering->wait_for(1, {"box"});
   auto told = std::async(std::launch::async, [&] {
     box->receive<End>();
@@ -132,7 +132,7 @@ TEST_F(GatheringTest, OneThatHasEndedLeavesNothing) {
 TEST_F(GatheringTest, WhereAnotherDriverHasItTheMachinesAreLeftAlone) {
   auto gathering = gather();
   gathering->open();
-  const auto box = joined(links_[0], "box");
+  const auto box = joined(invitations_[0], "box");
   gathering->wait_for(1, {"box"});
   store_.taken = true;
   EXPECT_FALSE(gathering->is_held());
@@ -147,7 +147,7 @@ TEST_F(GatheringTest, AnAddressThatIsTakenIsWaitedForInASharedStore) {
     const auto gathering = gather();
     gathering->leave();
   }
-  const KeptDeployment kept = *store_.kept;
+  const SavedDeployment kept = *store_.kept;
   const auto squatter =
       std::make_unique<ControlListener>(kept.driver, with_secret, std::map<std::string, ControlService>{});
   gather();
@@ -163,25 +163,26 @@ TEST_F(GatheringTest, AnAddressThatIsTakenIsWaitedForInASharedStore) {
 TEST_F(GatheringTest, ANewLinkCountsBesideTheOthersUnlessTheyAreRevoked) {
   const auto gathering = gather();
   gathering->open();
-  EXPECT_EQ(gathering->show_new_link(false, 60), 60);
-  ASSERT_EQ(links_.size(), 2u);
-  enrolled(links_[0], "box");
-  EXPECT_EQ(gathering->show_new_link(true, {}), 24 * 3600);
+  EXPECT_EQ(gathering->show_new_invitation(false, 60), 60);
+  ASSERT_EQ(invitations_.size(), 2u);
+  enrolled(invitations_[0], "box");
+  EXPECT_EQ(gathering->show_new_invitation(true, {}), 24 * 3600);
   EXPECT_THAT(told_.lines(), Contains(HasSubstr("; those before it are revoked")));
-  EXPECT_THAT([&] { enrolled(links_[0], "attic"); }, ThrowsMessage<Error>(HasSubstr("revoked")));
-  enrolled(links_.back(), "attic");
+  EXPECT_THAT([&] { enrolled(invitations_[0], "attic"); }, ThrowsMessage<Error>(HasSubstr("revoked")));
+  enrolled(invitations_.back(), "attic");
 }
 
 TEST_F(GatheringTest, AMachineThatIsRevokedIsCutOffAndThoseOfItsLinkAreNamed) {
   const auto gathering = gather();
   gathering->open();
-  const auto box = joined(links_[0], "box"), attic = joined(links_[0], "attic");
+  const auto box = joined(invitations_[0], "box"), attic = joined(invitations_[0], "attic");
   gathering->wait_for(2, {"box"});
   EXPECT_EQ(gathering->revoke("box"), std::vector<std::string>{"attic"});
   EXPECT_TRUE(box->has_ended());
   EXPECT_THAT(told_.lines(), Contains("revoked: box, and every link so far; the new one is printed"));
-  EXPECT_THAT(told_.lines(), Contains("revoked: not attic, which came by the same link: motley drain attic --revoke"));
-  EXPECT_EQ(links_.size(), 2u);
+  EXPECT_THAT(told_.lines(),
+              Contains("revoked: not attic, which came by the same link: motley deployment drain attic --revoke"));
+  EXPECT_EQ(invitations_.size(), 2u);
   gathering->wait_for(1, {"attic"});
 }
 
@@ -190,8 +191,8 @@ TEST_F(GatheringTest, WithoutRoomToKeepItNothingChanges) {
   const auto gathering = gather();
   gathering->open();
   store_.full = true;
-  EXPECT_EQ(code_of([&] { gathering->show_new_link(false, {}); }), ErrorCode::environment);
-  EXPECT_EQ(links_.size(), 1u);
+  EXPECT_EQ(code_of([&] { gathering->show_new_invitation(false, {}); }), ErrorCode::environment);
+  EXPECT_EQ(invitations_.size(), 1u);
   EXPECT_THAT(told_.lines(), Contains("store: cannot hold who may come, so that nothing of it changes: no room"));
 }
 
@@ -202,19 +203,19 @@ TEST_F(GatheringTest, ARelayIsInTheLinkAndKeptWithTheDeployment) {
   {
     const auto gathering = gather(relays);
     gathering->open();
-    relay = links_[0].relay;
+    relay = invitations_[0].relay;
     EXPECT_THAT(relay, StartsWith("127.0.0.1:"));
     gathering->leave();
   }
   const auto again = gather();  // without asking for one
   again->open();
-  EXPECT_EQ(links_.back().relay, relay);
+  EXPECT_EQ(invitations_.back().relay, relay);
 }
 
 TEST_F(GatheringTest, ADescribedMachineOffersWhatIsDescribed) {
   const auto gathering = gather();
   gathering->open();
-  const auto box = joined(links_[0], "box");
+  const auto box = joined(invitations_[0], "box");
   gathering->wait_for(1, {"box"});
   const auto described = [this](int devices, const std::string& memory) {
     return read_cluster(write(fmt::format(R"(

@@ -11,7 +11,7 @@
 #include "motley/comm/net/deadline_test.hpp"
 #include "motley/comm/net/message_stream.hpp"
 #include "motley/deployment/told_lines_test.hpp"
-#include "motley/fleet/members.hpp"
+#include "motley/fleet/agent_machines.hpp"
 #include "motley/workers/control_listener.hpp"
 #include "motley/workers/launch.hpp"
 
@@ -21,20 +21,20 @@ inline const RelayAccess with_secret{.key = "secret", .identity = {}};
 inline const std::string this_version(version());
 inline const OfferedDevice some_device{"toy", 1 << 20, 1e9, 1e9, 2};
 
-// Members whose workers read these chunks.
+// Machines whose workers read these chunks.
 struct FleetOfChunks final : Fleet {
-  FleetOfChunks(Members& all, ChunksOf read) : members(all), chunks(std::move(read)) {}
+  FleetOfChunks(AgentMachines& all, ChunksOf read) : machines(all), chunks(std::move(read)) {}
   std::unique_ptr<WorkerStart> begin(const std::vector<std::string>& starting, const std::vector<std::string>& running,
                                      const WorkerReads&) override {
-    return members.begin(starting, running, chunks);
+    return machines.begin(starting, running, chunks);
   }
   bool is_here() const override { return false; }
-  Members& members;
+  AgentMachines& machines;
   ChunksOf chunks;
 };
-inline Workers start_with_chunks(Members& members, const ServePlan& plan, std::uint64_t epoch, ChunksOf chunks,
+inline Workers start_with_chunks(AgentMachines& machines, const ServePlan& plan, std::uint64_t epoch, ChunksOf chunks,
                                  Workers& earlier) {
-  FleetOfChunks fleet(members, std::move(chunks));
+  FleetOfChunks fleet(machines, std::move(chunks));
   Workers workers = start_workers(fleet, worker_devices(plan), {}, earlier);
   launch_workers(workers, plan, epoch);
   return workers;
@@ -43,9 +43,9 @@ inline Workers start_with_chunks(Members& members, const ServePlan& plan, std::u
 // A machine's agent as far as its driver sees it.
 class HandAgent {
  public:
-  HandAgent(const Members& members, const std::string& name, const std::string& run = "1",
+  HandAgent(const AgentMachines& machines, const std::string& name, const std::string& run = "1",
             const std::string& of_version = this_version)
-      : HandAgent(members.address(), with_secret, name, run, of_version) {}
+      : HandAgent(machines.address(), with_secret, name, run, of_version) {}
   HandAgent(const std::string& driver, const RelayAccess& access, const std::string& name, const std::string& run = "1",
             const std::string& of_version = this_version)
       : stream_(call_service(driver, hello(agents_service, name, of_version + " " + run), access, soon()),

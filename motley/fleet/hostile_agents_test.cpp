@@ -34,7 +34,7 @@ ProcessUse use_now() {
 class HostileAgentsTest : public ::testing::Test {
  protected:
   HostileAgentsTest() {
-    honest_.emplace(members_, "honest").report();
+    honest_.emplace(machines_, "honest").report();
     listener_ = std::jthread([this](const std::stop_token& stop) {
       try {
         while (!stop.stop_requested()) {
@@ -45,7 +45,7 @@ class HostileAgentsTest : public ::testing::Test {
         trouble_ = error.what();
       }
     });
-    while (members_.list().empty()) std::this_thread::sleep_for(std::chrono::milliseconds(2));
+    while (machines_.list().empty()) std::this_thread::sleep_for(std::chrono::milliseconds(2));
     before_ = use_now();
   }
   ~HostileAgentsTest() override {
@@ -53,22 +53,23 @@ class HostileAgentsTest : public ::testing::Test {
     listener_.join();
     EXPECT_EQ(trouble_, "") << "an honest member's";
     for (const std::string& line : told_.lines()) EXPECT_THAT(line, Not(HasSubstr("lost: honest")));
-    while (members_.list().size() > 1 && seconds_until(until_) > 0)
+    while (machines_.list().size() > 1 && seconds_until(until_) > 0)
       std::this_thread::sleep_for(std::chrono::milliseconds(2));
-    EXPECT_EQ(members_.list().size(), 1u);
+    EXPECT_EQ(machines_.list().size(), 1u);
     // Another one still comes in.
-    HandAgent late(members_, "late");
+    HandAgent late(machines_, "late");
     late.report();
-    while (members_.list().size() < 2 && seconds_until(until_) > 0)
+    while (machines_.list().size() < 2 && seconds_until(until_) > 0)
       std::this_thread::sleep_for(std::chrono::milliseconds(2));
-    EXPECT_EQ(members_.list().size(), 2u);
+    EXPECT_EQ(machines_.list().size(), 2u);
   }
 
   std::vector<ByteStream> connections(int count) const {
     std::vector<ByteStream> all;
     ConnectFailure failure;
     for (int i = 0; i < count; ++i)
-      if (FileDescriptor socket = connect_tcp(members_.address(), soon(), failure)) all.emplace_back(std::move(socket));
+      if (FileDescriptor socket = connect_tcp(machines_.address(), soon(), failure))
+        all.emplace_back(std::move(socket));
     return all;
   }
   static void say(ByteStream& stream, const std::string& bytes) {
@@ -102,7 +103,7 @@ class HostileAgentsTest : public ::testing::Test {
   }
   std::string refusal_of(const std::string& name) const {
     try {
-      HandAgent(members_, name);
+      HandAgent(machines_, name);
       return "welcome";
     } catch (const Error& error) {
       return error.what();
@@ -111,10 +112,11 @@ class HostileAgentsTest : public ::testing::Test {
 
   const Instant until_ = deadline_in(60);
   ToldLines told_;
-  Members members_{{.listen = "127.0.0.1:0",
-                    .access = with_secret,
-                    .silence_s = 15,
-                    .report = [this](const std::string& what, const std::string& detail) { told_(what, detail); }}};
+  AgentMachines machines_{
+      {.listen = "127.0.0.1:0",
+       .access = with_secret,
+       .silence_s = 15,
+       .report = [this](const std::string& what, const std::string& detail) { told_(what, detail); }}};
   std::optional<HandAgent> honest_;
   std::string trouble_;
   std::jthread listener_;
@@ -154,13 +156,13 @@ TEST_F(HostileAgentsTest, Malformed) {
   many[1] = '\xff';  // devices
   messages.push_back(many);
   for (const std::string& message : messages) {
-    HandAgent agent(members_, fmt::format("m{}", ++number));
+    HandAgent agent(machines_, fmt::format("m{}", ++number));
     agent.stream().send(message, soon());
     EXPECT_TRUE(agent.has_ended());
     EXPECT_THAT(refusal_of(fmt::format("m{}", number)), HasSubstr("it broke the protocol, and may come again in"));
   }
   // A length that is announced costs nothing.
-  ByteStream stream = call_service(members_.address(), HandAgent::hello(agents_service, "long", this_version + " 1"),
+  ByteStream stream = call_service(machines_.address(), HandAgent::hello(agents_service, "long", this_version + " 1"),
                                    with_secret, soon());
   say(stream, "\xff\xff\xff\x01");
   say(stream, "some");
@@ -168,7 +170,7 @@ TEST_F(HostileAgentsTest, Malformed) {
 }
 
 TEST_F(HostileAgentsTest, Flooding) {
-  HandAgent alive(members_, "alive"), reports(members_, "reports"), large(members_, "large");
+  HandAgent alive(machines_, "alive"), reports(machines_, "reports"), large(machines_, "large");
   EXPECT_TRUE(is_hung_up_on(alive, encode_agent(AgentAlive{}), 2'000'000));
   EXPECT_TRUE(is_hung_up_on(reports, encode_agent(AgentReport{{some_device}}), 2'000'000));
   EXPECT_TRUE(is_hung_up_on(large, encode_agent(ProbedLinks{1, std::vector<ProbedLink>(200'000), ""}), 100));
@@ -180,8 +182,8 @@ TEST_F(HostileAgentsTest, Flooding) {
 
 TEST_F(HostileAgentsTest, Many) {
   for (int round = 0; round < 10; ++round) connections(100);
-  for (int i = 0; i < 100; ++i) HandAgent(members_, fmt::format("m{}", i)).report();
-  while (members_.list().size() > 1 && seconds_until(until_) > 0)
+  for (int i = 0; i < 100; ++i) HandAgent(machines_, fmt::format("m{}", i)).report();
+  while (machines_.list().size() > 1 && seconds_until(until_) > 0)
     std::this_thread::sleep_for(std::chrono::milliseconds(2));
   expect_as_before();
 }
@@ -191,8 +193,8 @@ TEST_F(HostileAgentsTest, NotReading) {
   constexpr std::uint32_t chunks = 2 * max_held_ranges + 1;
   ModelManifest manifest;
   manifest.files.push_back({"model.safetensors", chunks * chunk_bytes, 100, std::vector<ChunkDigest>(chunks)});
-  members_.offer_weights(manifest, "/nowhere");
-  HandAgent deaf(members_, "deaf"), first(members_, "first"), second(members_, "second");
+  machines_.offer_weights(manifest, "/nowhere");
+  HandAgent deaf(machines_, "deaf"), first(machines_, "first"), second(machines_, "second");
   for (HandAgent* agent : {&deaf, &first, &second}) agent->send(AgentReport{{some_device}, "", "127.0.0.1:7"});
   HeldChunks held;
   for (std::uint32_t i = 0; i < max_held_ranges; ++i) held.chunks.push_back({0, 2 * i, 2 * i + 1});

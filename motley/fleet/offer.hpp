@@ -1,7 +1,7 @@
 // What a member says that it has, held against what there can be.
 #pragma once
 
-#include "motley/agent/messages.hpp"
+#include "motley/agent/agent_messages.hpp"
 
 namespace motley {
 

@@ -4,7 +4,7 @@
 #include <algorithm>
 
 #include "motley/base/hints.hpp"
-#include "motley/plan/chain.hpp"
+#include "motley/plan/chain_plan.hpp"
 #include "motley/plan/format.hpp"
 
 namespace motley {

@@ -4,7 +4,7 @@
 #include <algorithm>
 #include <cmath>
 
-#include "motley/plan/chain.hpp"
+#include "motley/plan/chain_plan.hpp"
 
 namespace motley {
 namespace {

@@ -1,7 +1,7 @@
 // The tables of motley.plan/1, kind "collective".
 #include <fmt/format.h>
 
-#include "motley/plan/collective.hpp"
+#include "motley/plan/collective_plan.hpp"
 #include "motley/plan/format.hpp"
 
 namespace motley {

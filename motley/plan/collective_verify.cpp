@@ -1,4 +1,4 @@
-#include "motley/plan/collective.hpp"
+#include "motley/plan/collective_plan.hpp"
 
 #include <fmt/format.h>
 

@@ -1,7 +1,7 @@
 // For tests: two sound plans.
 #pragma once
 
-#include "motley/plan/serve.hpp"
+#include "motley/plan/serve_plan.hpp"
 
 namespace motley {
 

@@ -5,7 +5,7 @@
 
 #include "motley/cluster/cluster.hpp"
 #include "motley/plan/collective_programs.hpp"
-#include "motley/plan/train.hpp"
+#include "motley/plan/train_plan.hpp"
 
 namespace motley {
 

@@ -1,6 +1,6 @@
 // The tables of motley.plan/1, kind "offload".
 #include "motley/plan/format.hpp"
-#include "motley/plan/offload.hpp"
+#include "motley/plan/offload_plan.hpp"
 
 namespace motley {
 

@@ -1,6 +1,6 @@
 // The tables of motley.plan/1, kind "rent".
 #include "motley/plan/format.hpp"
-#include "motley/plan/rent.hpp"
+#include "motley/plan/rent_plan.hpp"
 
 namespace motley {
 

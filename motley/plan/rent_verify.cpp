@@ -5,7 +5,7 @@
 #include <algorithm>
 #include <cmath>
 
-#include "motley/plan/rent.hpp"
+#include "motley/plan/rent_plan.hpp"
 
 namespace motley {
 namespace {

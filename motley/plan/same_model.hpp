@@ -3,8 +3,8 @@
 
 #include <string>
 
-#include "motley/plan/serve.hpp"
-#include "motley/plan/train.hpp"
+#include "motley/plan/serve_plan.hpp"
+#include "motley/plan/train_plan.hpp"
 
 namespace motley {
 

@@ -2,7 +2,7 @@
 #include <fmt/format.h>
 
 #include "motley/plan/format.hpp"
-#include "motley/plan/serve.hpp"
+#include "motley/plan/serve_plan.hpp"
 
 namespace motley {
 

@@ -9,7 +9,7 @@
 
 #include "motley/base/hints.hpp"
 #include "motley/model/crossing.hpp"
-#include "motley/plan/serve.hpp"
+#include "motley/plan/serve_plan.hpp"
 
 namespace motley {
 namespace {

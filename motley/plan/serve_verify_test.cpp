@@ -4,7 +4,7 @@
 #include <limits>
 
 #include "motley/plan/example_test.hpp"
-#include "motley/plan/serve.hpp"
+#include "motley/plan/serve_plan.hpp"
 
 namespace motley {
 

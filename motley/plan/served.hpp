@@ -3,7 +3,7 @@
 
 #include <vector>
 
-#include "motley/plan/serve.hpp"
+#include "motley/plan/serve_plan.hpp"
 
 namespace motley {
 

@@ -1,6 +1,6 @@
 // The tables of motley.plan/1, kind "train".
 #include "motley/plan/format.hpp"
-#include "motley/plan/train.hpp"
+#include "motley/plan/train_plan.hpp"
 
 namespace motley {
 

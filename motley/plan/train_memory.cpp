@@ -4,7 +4,7 @@
 #include <cmath>
 
 #include "motley/model/training.hpp"
-#include "motley/plan/train.hpp"
+#include "motley/plan/train_plan.hpp"
 
 namespace motley {
 namespace {

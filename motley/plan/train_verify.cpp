@@ -7,7 +7,7 @@
 #include <numeric>
 
 #include "motley/base/units.hpp"
-#include "motley/plan/train.hpp"
+#include "motley/plan/train_plan.hpp"
 
 namespace motley {
 namespace {

@@ -1,8 +1,8 @@
 // What workers are told of a plan: what their part needs. So a launch does not grow with what others compute.
 #pragma once
 
-#include "motley/plan/serve.hpp"
-#include "motley/plan/train.hpp"
+#include "motley/plan/serve_plan.hpp"
+#include "motley/plan/train_plan.hpp"
 
 namespace motley {
 

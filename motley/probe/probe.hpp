@@ -11,7 +11,7 @@
 #include <string>
 #include <vector>
 
-#include "motley/plan/serve.hpp"
+#include "motley/plan/serve_plan.hpp"
 #include "motley/probe/fit/calibrate.hpp"
 #include "motley/probe/fit/unknown_machine.hpp"
 #include "motley/probe/tier_probe.hpp"

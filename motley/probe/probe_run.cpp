@@ -172,7 +172,7 @@ StepTime ProbeRun::run(std::size_t route, const ProbeStep& asked) {
   answers_ = 0;
   const Instant start = Clock::now();
   const std::string message = encode(step_of(++step_, route, asked, plan_));
-  for (const std::size_t i : workers) workers_[i].link->send(message);
+  for (const std::size_t i : workers) workers_[i].handle->send(message);
   while (answers_ < workers.size()) wait();
   StepTime time{.round_s = seconds_since(start), .compute_s = {}};
   for (const std::size_t i : workers) time.compute_s.push_back(compute_s_[i]);
@@ -181,12 +181,12 @@ StepTime ProbeRun::run(std::size_t route, const ProbeStep& asked) {
 
 // Until some worker has something to tell.
 void ProbeRun::wait() {
-  const std::vector<std::size_t> stirred = wait_for_workers(workers_, -1, answer_patience_s);
-  if (stirred.empty()) throw Error(ErrorCode::peer, fmt::format("no worker answered within {} s", answer_patience_s));
-  for (const std::size_t i : stirred) {
-    WorkerLink& link = *workers_[i].link;
-    for (const Message& message : link.receive()) take(i, message);
-    if (link.ended()) throw Error(ErrorCode::peer, workers_[i].name() + " ended");
+  const std::vector<std::size_t> to_read = wait_for_workers(workers_, -1, answer_patience_s);
+  if (to_read.empty()) throw Error(ErrorCode::peer, fmt::format("no worker answered within {} s", answer_patience_s));
+  for (const std::size_t i : to_read) {
+    WorkerHandle& handle = *workers_[i].handle;
+    for (const Message& message : handle.receive()) take(i, message);
+    if (handle.ended()) throw Error(ErrorCode::peer, workers_[i].name() + " ended");
   }
 }
 

@@ -15,8 +15,8 @@
 #include "motley/base/free_memory.hpp"
 #include "motley/base/random.hpp"
 #include "motley/base/units.hpp"
-#include "motley/engine/spill/copy_past_caches.hpp"
 #include "motley/engine/spill/spill_file.hpp"
+#include "motley/engine/spill/stream_copy.hpp"
 #include "motley/engine/spill/transfers.hpp"
 
 namespace motley {
@@ -106,8 +106,7 @@ double copy_rate(int threads) {
         while (seconds_since(start) < least_seconds) {
           const std::int64_t piece = next++ % pieces;
           const auto begin = [&](std::int64_t of) { return static_cast<std::size_t>(piece % of * copied_piece_bytes); };
-          copy_past_caches(to.bytes().subspan(begin(pieces / 2)),
-                           from.bytes().subspan(begin(pieces), copied_piece_bytes));
+          stream_copy(to.bytes().subspan(begin(pieces / 2)), from.bytes().subspan(begin(pieces), copied_piece_bytes));
         }
       });
   }

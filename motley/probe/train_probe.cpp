@@ -13,7 +13,7 @@
 #include "motley/base/clock.hpp"
 #include "motley/model/training.hpp"
 #include "motley/probe/probe_run.hpp"
-#include "motley/trainer/layout/layout.hpp"
+#include "motley/trainer/layout/worker_layout.hpp"
 #include "motley/trainer/train_workers.hpp"
 #include "motley/workers/local_fleet.hpp"
 

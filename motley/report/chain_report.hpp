@@ -4,7 +4,7 @@
 #include <string>
 
 #include "motley/cost/form/term.hpp"
-#include "motley/plan/chain.hpp"
+#include "motley/plan/chain_plan.hpp"
 
 namespace motley {
 

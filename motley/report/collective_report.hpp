@@ -4,7 +4,7 @@
 #include <string>
 #include <vector>
 
-#include "motley/plan/collective.hpp"
+#include "motley/plan/collective_plan.hpp"
 #include "motley/report/compare_report.hpp"
 
 namespace motley {

@@ -5,7 +5,7 @@
 #include <vector>
 
 #include "motley/base/value.hpp"
-#include "motley/plan/serve.hpp"
+#include "motley/plan/serve_plan.hpp"
 
 namespace motley {
 

@@ -35,24 +35,25 @@ std::string range_text(const FigureRange& range, const std::string& unit) {
   return fmt::format("{:.4g} to {:.4g}{}", range.low, range.high, unit);
 }
 
-std::string doubts_report(const std::vector<TypeDoubt>& doubts, double tokens_per_s) {
-  if (doubts.empty()) return {};
+std::string uncertainty_report(const std::vector<TypeUncertainty>& uncertainties, double tokens_per_s) {
+  if (uncertainties.empty()) return {};
   Table table({{"type"}, {"devices", Align::right}, {"rests on"}, {"tokens/s, slower to faster"}, {"change"}});
   const auto change = [&](double figure) { return fmt::format("{:+.0f}%", 100 * (figure / tokens_per_s - 1)); };
-  for (const TypeDoubt& doubt : doubts)
-    table.add({doubt.type, fmt::format("{}", doubt.devices),
-               doubt.basis == Basis::generation ? "its generation" : "other cards", range_text(doubt.tokens_per_s, ""),
-               fmt::format("{} to {}", change(doubt.tokens_per_s.low), change(doubt.tokens_per_s.high))});
+  for (const TypeUncertainty& uncertain : uncertainties)
+    table.add({uncertain.type, fmt::format("{}", uncertain.devices),
+               uncertain.basis == Basis::generation ? "its generation" : "other cards",
+               range_text(uncertain.tokens_per_s, ""),
+               fmt::format("{} to {}", change(uncertain.tokens_per_s.low), change(uncertain.tokens_per_s.high))});
   return "\nwhat a probe would settle: types whose speed was not measured\n" + table.render();
 }
 
-Value doubts_json(const std::vector<TypeDoubt>& doubts) {
+Value uncertainty_json(const std::vector<TypeUncertainty>& uncertainties) {
   Value::Array entries;
-  for (const TypeDoubt& doubt : doubts)
-    entries.push_back(Value::object({{"type", doubt.type},
-                                     {"devices", doubt.devices},
-                                     {"basis", std::string(name_of(doubt.basis))},
-                                     {"tokens_per_s_range", write(doubt.tokens_per_s)}}));
+  for (const TypeUncertainty& uncertain : uncertainties)
+    entries.push_back(Value::object({{"type", uncertain.type},
+                                     {"devices", uncertain.devices},
+                                     {"basis", std::string(name_of(uncertain.basis))},
+                                     {"tokens_per_s_range", write(uncertain.tokens_per_s)}}));
   return Value(std::move(entries));
 }
 

@@ -5,8 +5,8 @@
 #include <vector>
 
 #include "motley/base/value.hpp"
-#include "motley/cost/form/doubt.hpp"
 #include "motley/cost/form/term.hpp"
+#include "motley/cost/form/uncertainty.hpp"
 
 namespace motley {
 
@@ -18,8 +18,8 @@ std::string term_value_text(const Term& term);
 
 // Device types that rest on the measurements of others, and what the plan would do if they were slower or faster; empty
 // where there are none.
-std::string doubts_report(const std::vector<TypeDoubt>& doubts, double tokens_per_s);
-Value doubts_json(const std::vector<TypeDoubt>& doubts);
+std::string uncertainty_report(const std::vector<TypeUncertainty>& uncertainties, double tokens_per_s);
+Value uncertainty_json(const std::vector<TypeUncertainty>& uncertainties);
 // "610 to 1100/s".
 std::string range_text(const FigureRange& range, const std::string& unit);
 

@@ -5,7 +5,7 @@
 #include <string>
 #include <vector>
 
-#include "motley/plan/serve.hpp"
+#include "motley/plan/serve_plan.hpp"
 #include "motley/report/html.hpp"
 
 namespace motley {

@@ -7,12 +7,12 @@
 #include <cstdint>
 #include <string>
 
-#include "motley/plan/chain.hpp"
-#include "motley/plan/collective.hpp"
-#include "motley/plan/offload.hpp"
-#include "motley/plan/rent.hpp"
-#include "motley/plan/serve.hpp"
-#include "motley/plan/train.hpp"
+#include "motley/plan/chain_plan.hpp"
+#include "motley/plan/collective_plan.hpp"
+#include "motley/plan/offload_plan.hpp"
+#include "motley/plan/rent_plan.hpp"
+#include "motley/plan/serve_plan.hpp"
+#include "motley/plan/train_plan.hpp"
 #include "motley/trainer/record/run_record.hpp"
 
 namespace motley {

@@ -3,7 +3,7 @@
 
 #include <string>
 
-#include "motley/plan/serve.hpp"
+#include "motley/plan/serve_plan.hpp"
 #include "motley/report/html.hpp"
 
 namespace motley {

@@ -1,7 +1,7 @@
 // What happens when, on a page: a simulated run of a serving plan, a step of a training plan.
 #pragma once
 
-#include "motley/plan/train.hpp"
+#include "motley/plan/train_plan.hpp"
 #include "motley/report/html.hpp"
 #include "motley/report/html_report.hpp"
 #include "motley/trainer/record/run_record.hpp"

@@ -3,7 +3,7 @@
 
 #include <string>
 
-#include "motley/plan/offload.hpp"
+#include "motley/plan/offload_plan.hpp"
 
 namespace motley {
 

@@ -4,7 +4,7 @@
 #include <string>
 #include <vector>
 
-#include "motley/plan/serve.hpp"
+#include "motley/plan/serve_plan.hpp"
 
 namespace motley {
 

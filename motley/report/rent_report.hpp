@@ -3,7 +3,7 @@
 
 #include <string>
 
-#include "motley/plan/rent.hpp"
+#include "motley/plan/rent_plan.hpp"
 
 namespace motley {
 

@@ -16,8 +16,8 @@ const Value::Array& answer_list(const Value& answer, const char* name);
 
 std::string status_report(const Value& status);
 
-// What each loss would cost (losses_value()), as a table; `tokens_per_s` is the plan's with all that there is. Empty
-// where there are none.
+// What each loss would cost (loss_impacts_value()), as a table; `tokens_per_s` is the plan's with all that there is.
+// Empty where there are none.
 std::string losses_report(const Value& losses, double tokens_per_s);
 
 }  // namespace motley

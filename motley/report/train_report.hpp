@@ -5,7 +5,7 @@
 #include <vector>
 
 #include "motley/cost/train/train_price.hpp"
-#include "motley/plan/train.hpp"
+#include "motley/plan/train_plan.hpp"
 #include "motley/report/compare_report.hpp"
 
 namespace motley {

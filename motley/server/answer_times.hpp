@@ -4,7 +4,7 @@
 #include <cstdint>
 #include <filesystem>
 
-#include "motley/plan/serve.hpp"
+#include "motley/plan/serve_plan.hpp"
 #include "motley/serving/requests.hpp"
 #include "motley/workers/fleet.hpp"
 

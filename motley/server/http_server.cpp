@@ -27,8 +27,8 @@
 #include "motley/base/clock.hpp"
 #include "motley/base/error.hpp"
 #include "motley/comm/net/file_descriptor.hpp"
-#include "motley/server/http_outbox.hpp"
 #include "motley/server/openai_api.hpp"
+#include "motley/server/send_queue.hpp"
 #include "motley/server/web_access.hpp"
 
 namespace motley {
@@ -165,10 +165,10 @@ struct Server::Impl : std::enable_shared_from_this<Server::Impl> {
     beast::flat_buffer buffer;
     std::string web_headers;  // of its answers
     std::optional<std::list<Session*>::iterator> waiting;
-    bool has_asked = false;             // a whole request
-    std::shared_ptr<BodyShare> body;    // while it is read
-    std::shared_ptr<Outbox> answering;  // none: between requests
-    std::optional<Instant> writing;     // since then
+    bool has_asked = false;                // a whole request
+    std::shared_ptr<BodyShare> body;       // while it is read
+    std::shared_ptr<SendQueue> answering;  // none: between requests
+    std::optional<Instant> writing;        // since then
     bool lingers = false;
   };
   std::set<Session*> sessions;
@@ -413,24 +413,25 @@ struct Server::Impl : std::enable_shared_from_this<Server::Impl> {
     session.has_asked = true;
     // After HEAD the answer's body would be taken for the next answer.
     const bool again = request.keep_alive() && !stopping && request.method() != http::verb::head;
-    const auto outbox = std::make_shared<Outbox>(mailbox, AnswerForm{.after = again ? After::keep_alive : After::close,
-                                                                     .chunked = request.version() >= 11,
-                                                                     .headers = session.web_headers,
-                                                                     .max_unread_bytes = options.max_unread_bytes});
+    const auto send_queue =
+        std::make_shared<SendQueue>(mailbox, AnswerForm{.after = again ? After::keep_alive : After::close,
+                                                        .chunked = request.version() >= 11,
+                                                        .headers = session.web_headers,
+                                                        .max_unread_bytes = options.max_unread_bytes});
     tcp::socket& socket = session.stream.socket();
-    outbox->abort = [&socket, outbox = outbox.get()] {
-      outbox->leave();
+    send_queue->abort = [&socket, send_queue = send_queue.get()] {
+      send_queue->leave();
       error_code ignored;
       socket.close(ignored);
     };
-    session.answering = outbox;
+    session.answering = send_queue;
     ++answering;
-    outbox->watch(socket);
+    send_queue->watch(socket);
 
     if (is_preflight(request)) {
       HttpResponse response;
       response.headers = preflight_headers(header(request, http::field::access_control_request_headers));
-      outbox->reply(std::move(response));
+      send_queue->reply(std::move(response));
     } else {
       const std::string target(request.target());
       handler(HttpRequest{.method = std::string(request.method_string()),
@@ -439,30 +440,30 @@ struct Server::Impl : std::enable_shared_from_this<Server::Impl> {
                           .content_type = std::string(header(request, http::field::content_type)),
                           .body = std::move(body),
                           .share = std::exchange(session.body, nullptr)},
-              outbox);
+              send_queue);
     }
-    co_await write_answer(session, *outbox);
+    co_await write_answer(session, *send_queue);
 
-    const bool complete = outbox->finished() && !outbox->gone();
+    const bool complete = send_queue->finished() && !send_queue->gone();
     session.stop_answering();
     if (complete && again && !stopping) wait(session);
   }
 
-  asio::awaitable<void> write_answer(Session& session, Outbox& outbox) {
-    while (!outbox.gone()) {
-      const bool last = outbox.finished();
-      const std::string text = outbox.take();
+  asio::awaitable<void> write_answer(Session& session, SendQueue& send_queue) {
+    while (!send_queue.gone()) {
+      const bool last = send_queue.finished();
+      const std::string text = send_queue.take();
       if (text.empty() && last) co_return;
       if (text.empty()) {
         session.stream.expires_never();
-        co_await outbox.wait();
+        co_await send_queue.wait();
         continue;
       }
       session.stream.expires_after(options.write_timeout);
       session.writing = Clock::now();
       auto [status, written] = co_await asio::async_write(session.stream, asio::buffer(text), no_throw);
       session.writing.reset();
-      if (status) outbox.leave();
+      if (status) send_queue.leave();
     }
   }
 

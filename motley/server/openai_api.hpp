@@ -11,7 +11,7 @@
 #include "motley/base/error.hpp"
 #include "motley/base/value.hpp"
 #include "motley/server/http.hpp"
-#include "motley/workers/messages.hpp"
+#include "motley/workers/worker_messages.hpp"
 
 namespace motley {
 

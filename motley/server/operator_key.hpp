@@ -1,5 +1,5 @@
-// The key by which the operator of a server changes it: `plan apply`, `drain` and `link` find it by themselves, in a
-// file of the same user on the same machine.
+// The key by which the operator of a server changes it: `motley deployment` finds it by itself, in a file of the same
+// user on the same machine.
 #pragma once
 
 #include <string>

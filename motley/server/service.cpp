@@ -147,7 +147,7 @@ struct Service::Impl {
       return change_plan(shared, exchange);
     }
     if (request.path == "/drain") return operate(&Impl::drain);
-    if (request.path == "/link") return operate(&Impl::new_link);
+    if (request.path == "/link") return operate(&Impl::invite);
     if (caller == Caller::stranger)
       throw ApiError(401, "the API key is missing or wrong: send `Authorization: Bearer KEY`", {}, "invalid_api_key");
     if (request.path == "/v1/models") return get(&Impl::models);
@@ -250,7 +250,7 @@ struct Service::Impl {
   }
 
   // The link is a secret: it goes to the output of the process that serves, and no answer has it.
-  HttpResponse new_link(const HttpRequest& request) {
+  HttpResponse invite(const HttpRequest& request) {
     const Value body = parse_order(request);
     if (options.machines == nullptr)
       throw ApiError(400, "no machine can join this deployment: it was not started by `motley up`", {}, "no_members");
@@ -258,7 +258,7 @@ struct Service::Impl {
     if (lifetime != nullptr && !lifetime->is_number())
       throw input_error("\"token_lifetime_s\" must be a number", "leave it out for the deployment's own");
     const auto asked_s = lifetime != nullptr ? std::optional(lifetime->as_number()) : std::nullopt;
-    const double lifetime_s = options.machines->new_link(flag(body, "revoke"), asked_s);
+    const double lifetime_s = options.machines->invite(flag(body, "revoke"), asked_s);
     return json_response(Value::object({{"token_lifetime_s", lifetime_s}}), 202);
   }
 

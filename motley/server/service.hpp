@@ -7,7 +7,7 @@
 #include <string>
 #include <vector>
 
-#include "motley/plan/serve.hpp"
+#include "motley/plan/serve_plan.hpp"
 #include "motley/server/http.hpp"
 #include "motley/serving/served_deployment.hpp"
 #include "motley/text/text_codec.hpp"

@@ -569,7 +569,7 @@ struct CountedMachines final : JoinedMachines {
     ++drained;
     return {};
   }
-  double new_link(bool, std::optional<double>) override {
+  double invite(bool, std::optional<double>) override {
     ++links;
     return 60;
   }

@@ -5,8 +5,8 @@
 #include <string>
 #include <vector>
 
-#include "motley/plan/serve.hpp"
-#include "motley/workers/messages.hpp"
+#include "motley/plan/serve_plan.hpp"
+#include "motley/workers/worker_messages.hpp"
 
 namespace motley {
 

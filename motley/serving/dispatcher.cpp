@@ -105,8 +105,8 @@ CacheHandover Dispatcher::change_plan(std::shared_ptr<const ServePlan> plan, std
   adopts_ = true;
   epoch_ = epoch;
   kept_.follow(*plan);
-  for (auto& [device, pace] : paces_)
-    if (std::ranges::count(worker_devices(*plan), device) == 0) pace.rest();
+  for (auto& [device, speed] : speeds_)
+    if (std::ranges::count(worker_devices(*plan), device) == 0) speed.rest();
   for (std::size_t group = 0; group < router_.groups(); ++group)
     earlier_preemptions_ += router_.counts(group).preemptions;
   const std::shared_ptr<const ServePlan> before = std::exchange(plan_, std::move(plan));
@@ -314,7 +314,7 @@ std::vector<GenerateEvent> Dispatcher::complete(const StepResult& result, const 
     router_.measure(step.chain, step.load, measured.stage_s, measured.alone_s);
     for (const auto& [device, seconds] : believed_by_device(step))
       if (const auto took = measured.device_s.find(device); took != measured.device_s.end())
-        paces_[device].add(step.tokens, seconds, took->second);
+        speeds_[device].add(step.tokens, seconds, took->second);
   }
   take_scores(step, result);
   std::vector<GenerateEvent> events;
@@ -349,11 +349,11 @@ std::map<std::string, double> Dispatcher::believed_by_device(const StepUnderWay&
 }
 
 std::map<std::string, double> Dispatcher::slow(const std::vector<StepAtWork>& at_work) const {
-  std::map<std::string, Pace> paces = paces_;
+  std::map<std::string, SpeedMonitor> speeds = speeds_;
   for (const auto& [device, step, for_s] : at_work)
     if (const auto found = under_way_.find(step); found != under_way_.end() && found->second.all_stages)
-      paces[device].add(found->second.tokens, believed_by_device(found->second)[device], for_s);
-  return slow_devices(paces);
+      speeds[device].add(found->second.tokens, believed_by_device(found->second)[device], for_s);
+  return slow_devices(speeds);
 }
 
 // True when the request ends with this token.

@@ -10,12 +10,12 @@
 #include <vector>
 
 #include "motley/batching/router.hpp"
-#include "motley/plan/serve.hpp"
+#include "motley/plan/serve_plan.hpp"
 #include "motley/serving/driver_status.hpp"
-#include "motley/serving/kept_cache.hpp"
 #include "motley/serving/requests.hpp"
-#include "motley/workers/messages.hpp"
-#include "motley/workers/pace.hpp"
+#include "motley/serving/retained_cache.hpp"
+#include "motley/workers/speed_monitor.hpp"
+#include "motley/workers/worker_messages.hpp"
 #include "motley/workers/worker_set.hpp"
 
 namespace motley {
@@ -111,13 +111,13 @@ class Dispatcher {
   std::shared_ptr<const ServePlan> plan_;
   const RouterOptions options_;
   Router router_;
-  KeptCache kept_;
+  RetainedCache kept_;
   std::uint64_t epoch_ = 1;
   bool adopts_ = false;  // workers are awaited, and kept_ is of an earlier epoch
   bool holding_ = false;
   std::int64_t earlier_preemptions_ = 0;          // under earlier plans
   std::map<std::string, std::int64_t> replayed_;  // tokens, by stage
-  std::map<std::string, Pace> paces_;             // by device
+  std::map<std::string, SpeedMonitor> speeds_;    // by device
   std::map<std::uint64_t, Request> requests_;
   std::set<std::uint64_t> warm_ups_;
   std::map<std::uint64_t, StepUnderWay> under_way_;

@@ -16,7 +16,7 @@
 #include "motley/base/event_log.hpp"
 #include "motley/batching/step_rule.hpp"
 #include "motley/deployment/deployment_state.hpp"
-#include "motley/plan/serve.hpp"
+#include "motley/plan/serve_plan.hpp"
 #include "motley/serving/generator.hpp"
 #include "motley/workers/fleet.hpp"
 #include "motley/workers/worker_set.hpp"

@@ -13,14 +13,14 @@
 namespace motley {
 namespace {
 
-std::string device_name(const MemberStatus& member, std::size_t slot) {
+std::string device_name(const MachineStatus& member, std::size_t slot) {
   return fmt::format("{}/{}", member.name, slot);
 }
 
 // Once the machines that are waited for are there. One that comes later may have any name.
-void check_without(const std::vector<std::string>& without, const std::vector<MemberStatus>& members) {
+void check_without(const std::vector<std::string>& without, const std::vector<MachineStatus>& members) {
   std::vector<std::string> devices;
-  for (const MemberStatus& member : members)
+  for (const MachineStatus& member : members)
     for (std::size_t slot = 0; slot < member.devices.size(); ++slot) devices.push_back(device_name(member, slot));
   for (const std::string& device : without)
     if (std::ranges::find(devices, device) == devices.end())
@@ -28,9 +28,9 @@ void check_without(const std::vector<std::string>& without, const std::vector<Me
                         did_you_mean(device, devices, fmt::format("there are {}", fmt::join(devices, ", "))));
 }
 
-Value members_value(const std::vector<MemberStatus>& members) {
+Value members_value(const std::vector<MachineStatus>& members) {
   Value::Array all;
-  for (const MemberStatus& member : members) {
+  for (const MachineStatus& member : members) {
     Value::Array devices;
     for (std::size_t slot = 0; slot < member.devices.size(); ++slot) {
       const OfferedDevice& device = member.devices[slot];
@@ -61,7 +61,7 @@ JoinedDeployment::JoinedDeployment(std::unique_ptr<DeploymentStore> store, Gathe
     : options_(std::move(options)),
       events_(events),
       gathering_(std::move(store), std::move(gathered)),
-      plans_(options_.search, options_.cluster, options_.without, gathering_.name(), gathering_.members(),
+      plans_(options_.search, options_.cluster, options_.without, gathering_.name(), gathering_.machines(),
              std::ref(events)) {}
 
 // By name, with how many are waited for.
@@ -77,7 +77,7 @@ ServePlan JoinedDeployment::first_plan() {
   gathering_.open();
   gathering_.offer_weights();
   gathering_.wait_for(options_.wait, machines_needed());
-  check_without(options_.without, gathering_.members().list());
+  check_without(options_.without, gathering_.machines().list());
   if (options_.cluster)
     gathering_.check_described(*options_.cluster);
   else if (options_.wait > 1 || options_.plan)
@@ -94,26 +94,26 @@ void JoinedDeployment::end() {
 }
 
 void JoinedDeployment::watch(Generator& driver) {
-  watch_.emplace(gathering_.members(), plans_,
+  watch_.emplace(gathering_.machines(), plans_,
                  RunningPlan{.status = [&driver] { return driver.status(); },
                              .change = [&driver](ServePlan next) { driver.change_plan(std::move(next)); }},
                  !options_.cluster.has_value(), std::ref(events_));
 }
 
 Value JoinedDeployment::describe() const {
-  return Value::object({{"members", members_value(gathering_.members().list())},
-                        {"if_lost", losses_value(plans_.losses())},
+  return Value::object({{"members", members_value(gathering_.machines().list())},
+                        {"if_lost", loss_impacts_value(plans_.losses())},
                         {"events", events_value(events_)}});
 }
 
 std::vector<std::string> JoinedDeployment::drain(const std::string& member, bool revoke) {
   if (revoke) return gathering_.revoke(member);
-  gathering_.members().drain(member);
+  gathering_.machines().drain(member);
   return {};
 }
 
-double JoinedDeployment::new_link(bool revoke, std::optional<double> lifetime_s) {
-  return gathering_.show_new_link(revoke, lifetime_s);
+double JoinedDeployment::invite(bool revoke, std::optional<double> lifetime_s) {
+  return gathering_.show_new_invitation(revoke, lifetime_s);
 }
 
 }  // namespace motley

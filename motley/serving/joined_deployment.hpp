@@ -39,7 +39,7 @@ class JoinedDeployment final : public ServedDeployment, public JoinedMachines {
   // On all machines, unless another driver has taken it up: then throws StoreFenced.
   void end();
 
-  Fleet& fleet() override { return gathering_.members(); }
+  Fleet& fleet() override { return gathering_.machines(); }
   RestartRule restart() const override { return {.deaths = 3, .waits = true}; }
   Replan replan() override { return std::bind_front(&SparePlans::after_loss, &plans_); }
   JoinedMachines* machines() override { return this; }
@@ -48,7 +48,7 @@ class JoinedDeployment final : public ServedDeployment, public JoinedMachines {
 
   Value describe() const override;
   std::vector<std::string> drain(const std::string& member, bool revoke) override;
-  double new_link(bool revoke, std::optional<double> lifetime_s) override;
+  double invite(bool revoke, std::optional<double> lifetime_s) override;
 
  private:
   std::set<std::string> machines_needed() const;

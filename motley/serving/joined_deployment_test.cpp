@@ -74,7 +74,7 @@ class JoinedDeploymentTest : public GatheringFixture {
   ServePlan planned(JoinedDeployment& deployment, const std::string& name = "box", std::size_t devices = 2) {
     auto plan = std::async(std::launch::async, [&] { return deployment.first_plan(); });
     EXPECT_TRUE(tells("waiting: "));
-    agents_.push_back(joined(links_.at(0), name, devices));
+    agents_.push_back(joined(invitations_.at(0), name, devices));
     return plan.get();
   }
   static ServeOutcome fits(ServePlan plan) { return {.plan = std::move(plan), .reason = {}, .hint = {}, .front = {}}; }
@@ -147,18 +147,18 @@ TEST_F(JoinedDeploymentTest, OperatorsSendMachinesAwayAndShowNewLinks) {
   EXPECT_TRUE(deployment->drain("box", false).empty());
   EXPECT_THAT(told_.lines(), Contains("leaving: box, as asked"));
   EXPECT_THAT([&] { deployment->drain("attic", false); }, ThrowsMessage<Error>(HasSubstr("no machine called")));
-  EXPECT_EQ(deployment->new_link(false, 60), 60);
-  EXPECT_EQ(links_.size(), 2u);
+  EXPECT_EQ(deployment->invite(false, 60), 60);
+  EXPECT_EQ(invitations_.size(), 2u);
   EXPECT_TRUE(deployment->drain("box", true).empty());
   EXPECT_TRUE(agents_[0]->has_ended());
-  EXPECT_EQ(links_.size(), 3u);
+  EXPECT_EQ(invitations_.size(), 3u);
 }
 
 TEST_F(JoinedDeploymentTest, WhileItServesAMachineThatWantsToLeaveBringsAnotherPlan) {
   const auto deployment = deploy();
   HandGenerator driver(planned(*deployment));
   auto asked = driver.asked();
-  agents_.push_back(joined(links_[0], "attic"));
+  agents_.push_back(joined(invitations_[0], "attic"));
   answer_ = fits(toy_plan({{1, 1}}, 1024, "attic"));
   deployment->watch(driver);
   deployment->drain("box", false);

@@ -6,7 +6,7 @@
 #include <string>
 #include <vector>
 
-#include "motley/workers/messages.hpp"
+#include "motley/workers/worker_messages.hpp"
 
 namespace motley {
 

@@ -26,7 +26,7 @@ class JoinedMachines {
   // where there is no such machine.
   virtual std::vector<std::string> drain(const std::string& member, bool revoke) = 0;
   // Prints a new link, and returns for how many seconds it counts; `revoke`: those before it count no more.
-  virtual double new_link(bool revoke, std::optional<double> lifetime_s) = 0;
+  virtual double invite(bool revoke, std::optional<double> lifetime_s) = 0;
 };
 
 class ServedDeployment {

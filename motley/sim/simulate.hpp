@@ -13,7 +13,7 @@
 
 #include "motley/batching/router.hpp"
 #include "motley/cost/form/form.hpp"
-#include "motley/plan/serve.hpp"
+#include "motley/plan/serve_plan.hpp"
 
 namespace motley {
 

@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "motley/base/binding.hpp"
-#include "motley/plan/train.hpp"
+#include "motley/plan/train_plan.hpp"
 #include "motley/trainer/layout/state_files.hpp"
 
 namespace motley {

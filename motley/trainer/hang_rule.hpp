@@ -23,7 +23,7 @@
 #include <span>
 #include <string>
 
-#include "motley/workers/messages.hpp"
+#include "motley/workers/worker_messages.hpp"
 
 namespace motley {
 

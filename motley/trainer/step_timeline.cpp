@@ -3,7 +3,7 @@
 #include <set>
 
 #include "motley/cost/train/train_price.hpp"
-#include "motley/trainer/layout/layout.hpp"
+#include "motley/trainer/layout/worker_layout.hpp"
 
 namespace motley {
 namespace {

@@ -16,8 +16,8 @@
 #include "motley/comm/net/file_descriptor.hpp"
 #include "motley/trainer/checkpoint_folder.hpp"
 #include "motley/trainer/data/training_data.hpp"
-#include "motley/trainer/layout/layout.hpp"
-#include "motley/trainer/step_pace.hpp"
+#include "motley/trainer/layout/worker_layout.hpp"
+#include "motley/trainer/step_speed.hpp"
 #include "motley/trainer/step_timeline.hpp"
 #include "motley/trainer/tensorboard.hpp"
 #include "motley/workers/worker_loss.hpp"
@@ -83,7 +83,7 @@ class Run {
         plan_(read_plan<TrainPlan>(record.plan, run_record_path(folder_).string() + ": plan")),
         training_(training_of(plan_.workload)) {}
 
-  RunOutcome go_on(std::optional<std::int64_t> from, const TrainFleet& fleet) {
+  RunOutcome run_from_checkpoint(std::optional<std::int64_t> from, const TrainFleet& fleet) {
     std::error_code failure;
     fs::create_directories(folder_, failure);
     if (failure)
@@ -242,7 +242,7 @@ class Run {
     if (answers.empty()) return;
     std::vector<double> seconds;
     for (const TrainStepDone& done : answers) seconds.push_back(done.compute_s);
-    for (const StepPace::Change& change : pace_.add(seconds))
+    for (const StepSpeed::Change& change : speed_.add(seconds))
       if (events_.notice)
         events_.notice(change.slow ? fmt::format("{} is slow: computing a step takes {:.0f} times as long as usual",
                                                  workers.devices()[change.worker], change.factor)
@@ -356,7 +356,7 @@ class Run {
     std::vector<TrainStepDone> workers;
   };
   std::optional<DoneStep> newest_;
-  StepPace pace_;
+  StepSpeed speed_;
   bool memory_told_ = false;
   struct Save {
     std::int64_t step = 0;
@@ -378,9 +378,9 @@ void check_no_run(const fs::path& run) {
         fmt::format("go on with it by `motley train --resume {}`, or give another --output", run.string()));
 }
 
-RunOutcome go_on(const fs::path& run, const RunRecord& record, std::optional<std::int64_t> from,
-                 const TrainFleet& fleet, const RunEvents& events) {
-  return Run(run, record, events).go_on(from, fleet);
+RunOutcome run_from_checkpoint(const fs::path& run, const RunRecord& record, std::optional<std::int64_t> from,
+                               const TrainFleet& fleet, const RunEvents& events) {
+  return Run(run, record, events).run_from_checkpoint(from, fleet);
 }
 
 }  // namespace motley

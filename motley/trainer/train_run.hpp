@@ -37,7 +37,7 @@ using TrainFleet = std::function<Fleet&(const TrainPlan& plan, const std::filesy
 
 // Goes on from the newest checkpoint, or that of step `from`; from the model where there is none. `run.json` is
 // `record` from then on; it is not written where something is wrong with data or checkpoint, which is an input error.
-RunOutcome go_on(const std::filesystem::path& run, const RunRecord& record, std::optional<std::int64_t> from,
-                 const TrainFleet& fleet, const RunEvents& events);
+RunOutcome run_from_checkpoint(const std::filesystem::path& run, const RunRecord& record,
+                               std::optional<std::int64_t> from, const TrainFleet& fleet, const RunEvents& events);
 
 }  // namespace motley

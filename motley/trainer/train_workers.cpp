@@ -10,7 +10,7 @@
 #include "motley/checkpoint/manifest.hpp"
 #include "motley/plan/worker_part.hpp"
 #include "motley/trainer/hang_rule.hpp"
-#include "motley/trainer/layout/layout.hpp"
+#include "motley/trainer/layout/worker_layout.hpp"
 
 namespace motley {
 namespace {
@@ -78,7 +78,7 @@ std::vector<TrainStepDone> TrainWorkers::run(TrainStep step, const std::vector<R
     step.sequences = batch.sequences;
     step.inputs = first_[i] ? batch.inputs : std::vector<std::int32_t>();
     step.targets = last_[i] ? batch.targets : std::vector<std::int32_t>();
-    watch_[i].link->send(encode(encode_train(step)));
+    watch_[i].handle->send(encode(encode_train(step)));
   }
   step_ = {step.step, Clock::now()};
   std::vector<TrainStepDone> answers = await_all<TrainStepDone>();

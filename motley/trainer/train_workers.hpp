@@ -8,7 +8,7 @@
 #include <string>
 #include <vector>
 
-#include "motley/plan/train.hpp"
+#include "motley/plan/train_plan.hpp"
 #include "motley/trainer/layout/state_writer.hpp"
 #include "motley/trainer/layout/train_messages.hpp"
 #include "motley/workers/fleet.hpp"

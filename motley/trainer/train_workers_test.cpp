@@ -7,7 +7,7 @@
 #include <filesystem>
 #include <functional>
 
-#include "motley/workers/scripted_link_test.hpp"
+#include "motley/workers/scripted_handle_test.hpp"
 
 namespace motley {
 namespace {
@@ -29,7 +29,7 @@ class ScriptedFleet final : public Fleet {
     Start(std::vector<std::string> of, std::vector<Script>& with) : devices(std::move(of)), scripts(with) {}
     bool take(Workers& come) override {
       for (std::size_t i = 0; i < devices.size(); ++i)
-        come.push_back({.device = devices[i], .stage = {}, .link = std::make_unique<ScriptedLink>(scripts[i])});
+        come.push_back({.device = devices[i], .stage = {}, .handle = std::make_unique<ScriptedHandle>(scripts[i])});
       return true;
     }
     std::vector<std::string> devices;

@@ -10,8 +10,8 @@ namespace motley {
 // first message is CallDriver. Returns the exit code.
 int run_worker(ControlConnection& control);
 
-// Serves steps where the driver sends Launch, and trains where it sends JobMessages (trainer/step/train_worker.hpp),
-// until the driver's end of the connection closes; then the process ends.
+// Does the job (job.hpp) that the driver's first message begins, until the driver's end of the connection closes; then
+// the process ends.
 [[noreturn]] void serve_driver(ControlConnection& driver, const CallDriver& self, Fabric& fabric);
 
 }  // namespace motley

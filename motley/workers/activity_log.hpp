@@ -8,7 +8,7 @@
 #include <optional>
 
 #include "motley/base/clock.hpp"
-#include "motley/workers/messages.hpp"
+#include "motley/workers/worker_messages.hpp"
 
 namespace motley {
 

@@ -8,7 +8,7 @@
 #include <unordered_map>
 #include <vector>
 
-#include "motley/workers/messages.hpp"
+#include "motley/workers/worker_messages.hpp"
 
 namespace motley {
 

@@ -1,11 +1,11 @@
-// A connection that carries the messages of messages.hpp, one per frame.
+// A connection that carries the messages of worker_messages.hpp, one per frame.
 #pragma once
 
 #include <optional>
 #include <vector>
 
 #include "motley/comm/net/message_stream.hpp"
-#include "motley/workers/messages.hpp"
+#include "motley/workers/worker_messages.hpp"
 
 namespace motley {
 

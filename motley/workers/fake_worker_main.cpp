@@ -21,7 +21,7 @@
 #include <thread>
 #include <vector>
 
-#include "motley/plan/serve.hpp"
+#include "motley/plan/serve_plan.hpp"
 #include "motley/workers/block_tables.hpp"
 #include "motley/workers/control_connection.hpp"
 #include "motley/workers/launch.hpp"

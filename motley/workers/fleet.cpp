@@ -22,7 +22,7 @@ bool among(const std::vector<std::string>& devices, const std::string& device) {
 // Before others start: both may need the same memory.
 void end_those_without_a_part(Workers& workers, const std::vector<std::string>& devices) {
   const auto leaving = std::stable_partition(workers.begin(), workers.end(), [&](const Worker& worker) {
-    return !worker.link->exit() && among(devices, worker.device);
+    return !worker.handle->exit() && among(devices, worker.device);
   });
   Workers ended(std::make_move_iterator(leaving), std::make_move_iterator(workers.end()));
   workers.erase(leaving, workers.end());
@@ -53,7 +53,7 @@ Workers start_workers(Fleet& fleet, const std::vector<std::string>& devices, con
 
 void check_running(const Workers& workers, const std::vector<std::string>& devices) {
   for (const Worker& worker : workers) {
-    const auto exit = worker.link->exit();
+    const auto exit = worker.handle->exit();
     if (!exit) continue;
     if (exit->how == WorkerExit::How::machine)
       throw WorkersNotStarted(machine_gone(devices, machine_of(worker.device)));

@@ -1,6 +1,6 @@
 // Where the workers of a job run: in processes of this machine (local_fleet.hpp), or on the machines whose agents have
-// joined (fleet/members.hpp). A fleet starts workers and says where they are reached; what they are told is the job's
-// affair (launch.hpp for serving, trainer/train_workers.hpp for training).
+// joined (fleet/agent_machines.hpp). A fleet starts workers and says where they are reached; what they are told is the
+// job's affair (launch.hpp for serving, trainer/train_workers.hpp for training).
 #pragma once
 
 #include <filesystem>
@@ -10,7 +10,7 @@
 #include <vector>
 
 #include "motley/model/model.hpp"
-#include "motley/workers/worker_link.hpp"
+#include "motley/workers/worker_handle.hpp"
 #include "motley/workers/worker_loss.hpp"
 
 namespace motley {

@@ -53,13 +53,13 @@ void launch_workers(Workers& workers, const ServePlan& plan, std::uint64_t epoch
     for (int rank = 0; rank < std::ssize(stage.devices); ++rank, ++worker) {
       worker->stage = stage.id;
       worker->rank = rank;
-      worker->link->send(message);
+      worker->handle->send(message);
     }
   }
 }
 
 void ask_to_preload(const Worker& worker, const ServePlan& plan) {
-  worker.link->send(encode(Preload{.plan_json = to_json(write(part_of(plan, stage_with(plan, worker.device))))}));
+  worker.handle->send(encode(Preload{.plan_json = to_json(write(part_of(plan, stage_with(plan, worker.device))))}));
 }
 
 }  // namespace motley

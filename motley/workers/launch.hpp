@@ -5,9 +5,9 @@
 #include <string>
 #include <vector>
 
-#include "motley/plan/serve.hpp"
+#include "motley/plan/serve_plan.hpp"
 #include "motley/workers/fleet.hpp"
-#include "motley/workers/worker_link.hpp"
+#include "motley/workers/worker_handle.hpp"
 
 namespace motley {
 

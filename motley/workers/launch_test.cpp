@@ -3,7 +3,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include "motley/workers/scripted_link_test.hpp"
+#include "motley/workers/scripted_handle_test.hpp"
 #include "motley/workers/toy_plan_test.hpp"
 
 namespace motley {
@@ -26,7 +26,7 @@ std::vector<Launch> launches(const ServePlan& plan) {
   for (const std::string& device : worker_devices(plan)) {
     Worker worker;
     worker.device = device;
-    worker.link = std::make_unique<ScriptedLink>(script);
+    worker.handle = std::make_unique<ScriptedHandle>(script);
     worker.at.address = device + ":1";
     workers.push_back(std::move(worker));
   }

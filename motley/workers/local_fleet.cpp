@@ -49,8 +49,8 @@ class LocalStart final : public WorkerStart {
   explicit LocalStart(std::string host) : host_(std::move(host)) {}
 
   void start(const std::filesystem::path& program, const CallDriver& call) {
-    starting_.push_back({.device = call.device, .stage = {}, .link = std::make_unique<WorkerProcess>(program)});
-    starting_.back().link->send(encode(call));
+    starting_.push_back({.device = call.device, .stage = {}, .handle = std::make_unique<WorkerProcess>(program)});
+    starting_.back().handle->send(encode(call));
   }
 
   bool take(Workers& come) override {
@@ -66,8 +66,8 @@ class LocalStart final : public WorkerStart {
 
  private:
   bool listens(Worker& worker) const {
-    worker.link->flush();
-    for (const Message& message : worker.link->receive()) {
+    worker.handle->flush();
+    for (const Message& message : worker.handle->receive()) {
       if (const auto* failure = std::get_if<Failure>(&message))
         throw WorkersNotStarted({error_of(*failure).prepend_context(worker.device), {worker.device}});
       if (const auto* listening = std::get_if<Listening>(&message)) {
@@ -75,7 +75,7 @@ class LocalStart final : public WorkerStart {
         return true;
       }
     }
-    if (const auto exit = worker.link->exit()) throw not_started(worker, exit->text());
+    if (const auto exit = worker.handle->exit()) throw not_started(worker, exit->text());
     return false;
   }
 

@@ -52,13 +52,13 @@ TEST_F(LocalFleetTest, WorkersListenAndAreInTheOrderThatWasAskedFor) {
 TEST_F(LocalFleetTest, ThoseThatRunStayAndTheRestIsReplaced) {
   Workers workers = start(fleet_, {"box/0", "box/1", "box/2"});
   std::vector<int> processes;
-  for (const Worker& worker : workers) processes.push_back(worker.link->process());
+  for (const Worker& worker : workers) processes.push_back(worker.handle->process());
   ::kill(processes[1], SIGKILL);
-  while (!workers[1].link->exit()) ::usleep(1000);
+  while (!workers[1].handle->exit()) ::usleep(1000);
   workers = start(fleet_, {"box/2", "box/1"}, std::move(workers));
   EXPECT_THAT(devices_of(workers), ElementsAre("box/2", "box/1"));
-  EXPECT_EQ(workers[0].link->process(), processes[2]);
-  EXPECT_NE(workers[1].link->process(), processes[1]);
+  EXPECT_EQ(workers[0].handle->process(), processes[2]);
+  EXPECT_NE(workers[1].handle->process(), processes[1]);
   EXPECT_EQ(::kill(processes[0], 0), -1) << "it has no part in the next plan";
 }
 
@@ -82,7 +82,7 @@ TEST_F(LocalFleetTest, WhatEndsBeforeItListensIsNamed) {
 // The key is in neither: users that may look at processes see them.
 TEST_F(LocalFleetTest, TheKeyIsNoArgumentAndInNoEnvironment) {
   const Workers workers = start(fleet_, {"box/0"});
-  const std::string process = "/proc/" + std::to_string(workers[0].link->process());
+  const std::string process = "/proc/" + std::to_string(workers[0].handle->process());
   const std::string arguments = text_of(process + "/cmdline");
   EXPECT_THAT(arguments, HasSubstr("--control-fd"));
   EXPECT_EQ(std::ranges::count(arguments, '\0'), 3);

@@ -17,11 +17,11 @@
 
 #include "motley/comm/net/message_stream.hpp"
 #include "motley/workers/control_listener.hpp"
-#include "motley/workers/worker_link.hpp"
+#include "motley/workers/worker_handle.hpp"
 
 namespace motley {
 
-class RemoteWorker : public WorkerLink {
+class RemoteWorker : public WorkerHandle {
  public:
   explicit RemoteWorker(ByteStream control) : control_(std::move(control), max_message_bytes) {}
 

@@ -105,28 +105,28 @@ TEST(RemoteWorkers, UnderTlsCertificatesNameBothSides) {
   ControlConnection worker(call(access("box")));
   CalledWorker called = driver.take("box/0");
   ASSERT_TRUE(called.control.encrypted());
-  RemoteWorker link(std::move(called.control));
+  RemoteWorker handle(std::move(called.control));
   const Message large = Progress{std::string(60000, 'x'), 0.5};
   std::jthread sender([&] {
     for (int i = 0; i < 20; ++i) worker.send(large);
   });
   std::size_t received = 0;
   while (received < 20) {
-    for (const Message& message : link.receive()) {
+    for (const Message& message : handle.receive()) {
       EXPECT_EQ(message, large);
       ++received;
     }
-    auto events = link.events();
-    if (received < 20 && !link.pending()) {
+    auto events = handle.events();
+    if (received < 20 && !handle.pending()) {
       ASSERT_EQ(::poll(events.data(), events.size(), 20000), 1);
     }
   }
   sender.join();
-  link.send(encode(Stop{}));
+  handle.send(encode(Stop{}));
   EXPECT_EQ(worker.receive(), Message(Stop{}));
-  EXPECT_FALSE(link.exit());
-  link.close();
-  EXPECT_TRUE(link.ended() && link.exit());
+  EXPECT_FALSE(handle.exit());
+  handle.close();
+  EXPECT_TRUE(handle.ended() && handle.exit());
   EXPECT_EQ(worker.receive(), std::nullopt);
 }
 
@@ -134,15 +134,15 @@ TEST(RemoteWorkers, AWorkerWhoseConnectionEndsHasEnded) {
   WaitingDriver driver(with_key("secret"), {"box/0"});
   ByteStream worker =
       call_driver(driver.listener.address(), {"box/0", 7, "here"}, with_key("secret"), deadline_in(patience_s));
-  RemoteWorker link(driver.take("box/0").control);
-  EXPECT_FALSE(link.exit());
+  RemoteWorker handle(driver.take("box/0").control);
+  EXPECT_FALSE(handle.exit());
   worker.close();
-  auto events = link.events();
+  auto events = handle.events();
   ASSERT_EQ(::poll(events.data(), events.size(), 20000), 1);
-  EXPECT_TRUE(link.receive().empty());
-  EXPECT_TRUE(link.ended());
-  EXPECT_EQ(link.exit()->text(), "closed its control connection");
-  link.send(encode(Stop{}));  // dropped
+  EXPECT_TRUE(handle.receive().empty());
+  EXPECT_TRUE(handle.ended());
+  EXPECT_EQ(handle.exit()->text(), "closed its control connection");
+  handle.send(encode(Stop{}));  // dropped
 }
 
 }  // namespace

@@ -7,7 +7,7 @@
 #include <string>
 #include <vector>
 
-#include "motley/plan/serve.hpp"
+#include "motley/plan/serve_plan.hpp"
 #include "motley/workers/launch.hpp"
 
 namespace motley {

@@ -15,7 +15,7 @@
 #include "motley/comm/transport/fabric.hpp"
 #include "motley/plan/collective_programs.hpp"
 #include "motley/workers/activity_log.hpp"
-#include "motley/workers/messages.hpp"
+#include "motley/workers/worker_messages.hpp"
 
 namespace motley {
 

@@ -36,14 +36,14 @@ bool WorkerPreparation::done() {
 }
 
 void WorkerPreparation::take_messages(const Worker& worker) {
-  worker.link->flush();
-  for (const Message& message : worker.link->receive()) {
+  worker.handle->flush();
+  for (const Message& message : worker.handle->receive()) {
     heard_ = Clock::now();
     if (std::holds_alternative<Preloaded>(message)) loaded_.insert(worker.device);
     if (const auto* failure = std::get_if<Failure>(&message))
       throw Error(ErrorCode::peer, fmt::format("{} cannot load: {}", worker.device, failure->message), failure->hint);
   }
-  if (worker.link->ended()) throw Error(ErrorCode::peer, fmt::format("the worker of {} has ended", worker.device));
+  if (worker.handle->ended()) throw Error(ErrorCode::peer, fmt::format("the worker of {} has ended", worker.device));
 }
 
 Workers WorkerPreparation::take() {

@@ -7,12 +7,12 @@
 #include <vector>
 
 #include "motley/workers/control_connection.hpp"
-#include "motley/workers/worker_link.hpp"
+#include "motley/workers/worker_handle.hpp"
 
 namespace motley {
 
 // A worker in a child process, on a socket pair.
-class WorkerProcess final : public WorkerLink {
+class WorkerProcess final : public WorkerHandle {
  public:
   // Runs `program --control-fd N` in a process group of its own, so that a Ctrl-C meant for the driver does not reach
   // it. The kernel ends it when the calling thread ends. Throws an environment error where the process cannot be made.

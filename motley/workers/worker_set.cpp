@@ -28,7 +28,7 @@ WorkerSet::WorkerSet(std::shared_ptr<const ServePlan> plan, std::uint64_t epoch,
     status_.push_back({.device = worker.device,
                        .stage = worker.stage,
                        .rank = worker.rank,
-                       .process = worker.link->process(),
+                       .process = worker.handle->process(),
                        .alive = true,
                        .allocated = {}});
   }
@@ -80,7 +80,7 @@ std::optional<WorkerLoss> WorkerSet::receive(const OnResult& on_result) {
     return overdue();
   }
   const std::lock_guard lock(mutex_);
-  for (std::size_t i = 0; i < status_.size(); ++i) status_[i].alive = !watch_[i].link->exit();
+  for (std::size_t i = 0; i < status_.size(); ++i) status_[i].alive = !watch_[i].handle->exit();
   return describe(*lost);
 }
 
@@ -176,7 +176,7 @@ void WorkerSet::send(const Step& step) {
   for (const Hop& hop : path) {
     const std::size_t first = first_worker_.at(hop.stage);
     for (std::size_t rank = 0; rank < plan_->stage(hop.stage).devices.size(); ++rank)
-      watch_[first + rank].link->send(message);
+      watch_[first + rank].handle->send(message);
   }
   std::int64_t tokens = 0;
   for (const StepSequence& sequence : step.sequences) tokens += sequence.count;
@@ -202,7 +202,7 @@ void WorkerSet::preload(const ServePlan& next) {
 
 void WorkerSet::load_standby() {
   for (const Worker& worker : watch_.workers())
-    if (!plan_->stage(worker.stage).standby_weights.empty()) worker.link->send(encode(LoadStandby{epoch_}));
+    if (!plan_->stage(worker.stage).standby_weights.empty()) worker.handle->send(encode(LoadStandby{epoch_}));
 }
 
 std::vector<StepAtWork> WorkerSet::at_work() const {
@@ -294,7 +294,7 @@ WorkerLoss WorkerSet::hang(std::uint64_t id, const UnansweredStep& step, double 
 std::optional<WorkerLoss> WorkerSet::link_of_interruption(std::size_t i) const {
   for (const std::int32_t place : suspects_[i]) {
     const auto from = static_cast<std::size_t>(place);
-    if (place < 0 || from >= watch_.size() || from == i || watch_[from].link->ended()) continue;
+    if (place < 0 || from >= watch_.size() || from == i || watch_[from].handle->ended()) continue;
     return lost_link(from, i, watch_.said(i) ? watch_.said(i)->what() : "");
   }
   return std::nullopt;
@@ -305,7 +305,7 @@ WorkerLoss WorkerSet::describe(const WorkerWatch::Lost& lost) const {
     if (auto link = link_of_interruption(i)) return *link;
   WorkerLoss loss = watch_.describe(lost.worker);
   loss.kv_tokens = kv_tokens_[lost.worker];
-  const auto exit = watch_[lost.worker].link->exit();
+  const auto exit = watch_[lost.worker].handle->exit();
   if (exit && exit->how == WorkerExit::How::signal)
     loss.cause = Error(loss.cause.code(), loss.cause.what(), loss.cause.hint() + "; start again to load all workers");
   return loss;

@@ -15,7 +15,7 @@
 
 #include "motley/base/clock.hpp"
 #include "motley/base/error.hpp"
-#include "motley/plan/serve.hpp"
+#include "motley/plan/serve_plan.hpp"
 #include "motley/workers/worker_watch.hpp"
 
 namespace motley {

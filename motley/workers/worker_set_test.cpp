@@ -4,7 +4,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include "motley/workers/scripted_link_test.hpp"
+#include "motley/workers/scripted_handle_test.hpp"
 #include "motley/workers/toy_plan_test.hpp"
 
 namespace motley {
@@ -26,7 +26,7 @@ class WorkerSetTest : public testing::Test {
         workers.push_back({.device = stage.devices[rank],
                            .stage = stage.id,
                            .rank = static_cast<int>(rank),
-                           .link = std::make_unique<ScriptedLink>(scripts_[next++])});
+                           .handle = std::make_unique<ScriptedHandle>(scripts_[next++])});
     set_.emplace(plan_, epoch, std::move(workers), options);
   }
 

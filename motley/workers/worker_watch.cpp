@@ -27,29 +27,29 @@ void WorkerWatch::end() { end_workers(workers_, worker_grace_s); }
 
 void WorkerWatch::send(const Message& message) const {
   const std::string bytes = encode(message);
-  for (const Worker& worker : workers_) worker.link->send(bytes);
+  for (const Worker& worker : workers_) worker.handle->send(bytes);
 }
 
 void WorkerWatch::wait(int wake, double most_s) {
   double patience_s = std::min(most_s, missed / 2 * options_.silence_s);
   for (std::size_t i = 0; i < workers_.size(); ++i) patience_s = std::min(patience_s, silence_left_s(i));
-  stirred_ = wait_for_workers(workers_, wake, patience_s);
+  to_read_ = wait_for_workers(workers_, wake, patience_s);
 }
 
 std::optional<WorkerWatch::Lost> WorkerWatch::receive(const Take& take) {
   if (seconds_since(looked_) > missed * options_.silence_s) listening_ = Clock::now();
   looked_ = Clock::now();
   bool trouble = false;
-  for (const std::size_t i : std::exchange(stirred_, {})) trouble = !take_messages(i, take) || trouble;
+  for (const std::size_t i : std::exchange(to_read_, {})) trouble = !take_messages(i, take) || trouble;
   if (!trouble) return std::nullopt;
   return find_cause(take);
 }
 
 // False: this worker is lost.
 bool WorkerWatch::take_messages(std::size_t i, const Take& take) {
-  WorkerLink& link = *workers_[i].link;
+  WorkerHandle& handle = *workers_[i].handle;
   try {
-    for (Message& message : link.receive()) {
+    for (Message& message : handle.receive()) {
       if (heard_[i]) heard_[i] = Clock::now();
       if (const auto* alive = std::get_if<Alive>(&message)) {
         heard_[i] = Clock::now();
@@ -70,7 +70,7 @@ bool WorkerWatch::take_messages(std::size_t i, const Take& take) {
     if (error.code() != ErrorCode::peer) throw;
     blame(i, error);
   }
-  return !said_[i] && !link.ended() && !link.exit();
+  return !said_[i] && !handle.ended() && !handle.exit();
 }
 
 double WorkerWatch::silence_left_s(std::size_t i) const {
@@ -96,7 +96,7 @@ WorkerWatch::Lost WorkerWatch::find_cause(const Take& take) {
     const bool settled = seconds_since(first_seen) > options_.settle_s;
     for (std::size_t i = 0; i < workers_.size(); ++i) {
       if (take_messages(i, take)) continue;
-      const auto exit = workers_[i].link->exit();
+      const auto exit = workers_[i].handle->exit();
       const bool killed = exit && exit->how == WorkerExit::How::signal;
       // The connection to a remote worker may end before its agent reports how the worker ended.
       const bool left_silently = exit && !said_[i] && exit->number != static_cast<int>(ErrorCode::peer) &&
@@ -112,7 +112,7 @@ WorkerWatch::Lost WorkerWatch::find_cause(const Take& take) {
 
 // Where its machine is gone, all workers on machines that are gone.
 WorkerLoss WorkerWatch::describe(std::size_t i) const {
-  const auto exit = workers_[i].link->exit();
+  const auto exit = workers_[i].handle->exit();
   const std::string name = workers_[i].name();
   WorkerLoss loss{Error(ErrorCode::peer, fmt::format("{} {}", name, exit.value_or(WorkerExit{}).text())),
                   {workers_[i].device}};
@@ -123,7 +123,7 @@ WorkerLoss WorkerWatch::describe(std::size_t i) const {
     loss.gone = true;
     loss.devices.clear();
     for (const Worker& worker : workers_)
-      if (const auto other = worker.link->exit(); other && other->how == WorkerExit::How::machine)
+      if (const auto other = worker.handle->exit(); other && other->how == WorkerExit::How::machine)
         loss.devices.push_back(worker.device);
   } else if (said_[i]) {
     loss.cause = Error(said_[i]->code(), fmt::format("{}: {}", name, said_[i]->what()), said_[i]->hint());

@@ -16,7 +16,7 @@
 
 #include "motley/base/clock.hpp"
 #include "motley/base/error.hpp"
-#include "motley/workers/worker_link.hpp"
+#include "motley/workers/worker_handle.hpp"
 #include "motley/workers/worker_loss.hpp"
 
 namespace motley {
@@ -88,7 +88,7 @@ class WorkerWatch {
   const WorkerWatchOptions options_;
   Workers workers_;
   std::vector<Progress> progress_;
-  std::vector<std::size_t> stirred_;           // may have sent something
+  std::vector<std::size_t> to_read_;           // may have sent something
   std::vector<std::optional<Error>> said_;     // of their own ends
   std::vector<std::optional<Instant>> heard_;  // when last; set by the first Alive
   std::vector<Seen> seen_;

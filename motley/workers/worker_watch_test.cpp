@@ -1,4 +1,4 @@
-// The watch over workers, with scripted links. Causes and consequences: worker_set_test.cpp.
+// The watch over workers, with scripted handles. Causes and consequences: worker_set_test.cpp.
 #include "motley/workers/worker_watch.hpp"
 
 #include <gmock/gmock.h>
@@ -6,7 +6,7 @@
 
 #include <thread>
 
-#include "motley/workers/scripted_link_test.hpp"
+#include "motley/workers/scripted_handle_test.hpp"
 
 namespace motley {
 namespace {
@@ -21,7 +21,7 @@ class WorkerWatchTest : public testing::Test {
       workers.push_back({.device = "box/" + std::to_string(i),
                          .stage = "s",
                          .rank = static_cast<int>(i),
-                         .link = std::make_unique<ScriptedLink>(scripts_[i])});
+                         .handle = std::make_unique<ScriptedHandle>(scripts_[i])});
     watch_.emplace(std::move(workers), options);
   }
   std::optional<WorkerWatch::Lost> receive(const WorkerWatch::Take& take = {}) {

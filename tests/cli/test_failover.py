@@ -78,7 +78,7 @@ def test_a_standby_takes_over_and_the_one_that_comes_back_is_fenced(motley, star
     steps = 60
 
     def coordinate(address, *arguments):
-        command = [motley, "coordinate", "--listen", address, "--store", etcd, "--minimum-size", "2", *arguments]
+        command = [motley, "group", "serve", "--listen", address, "--store", etcd, "--minimum-size", "2", *arguments]
         return start(*command, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
 
     first = coordinate(addresses[0])

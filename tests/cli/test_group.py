@@ -48,7 +48,7 @@ def coordinate(motley, tmp_path):
             self.processes = []
 
         def start(self, *arguments):
-            command = [motley, "coordinate", "--listen", "127.0.0.1:0", "--store", f"log{len(self.processes)}", *arguments]
+            command = [motley, "group", "serve", "--listen", "127.0.0.1:0", "--store", f"log{len(self.processes)}", *arguments]
             self.processes.append(subprocess.Popen(command, cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True))
             return self.processes[-1].stdout.readline().strip()
 
@@ -95,7 +95,7 @@ def test_help_teaches(motley, tmp_path):
     for verb in ([], ["create"], ["issue"], ["show"]):
         assert "examples:" in run(motley, tmp_path, "group", *verb, "--help").stdout
     for word in ("--folder", "--certificate-life"):
-        assert word in run(motley, tmp_path, "coordinate", "--help").stdout
+        assert word in run(motley, tmp_path, "group", "serve", "--help").stdout
 
 
 def test_a_folder_holds_what_a_group_needs_and_keeps_its_secrets(motley, tmp_path, lab):
@@ -132,8 +132,8 @@ def test_what_cannot_be_is_refused_and_leaves_everything_as_it_was(motley, tmp_p
     assert before == {file.name: file.read_bytes() for file in (tmp_path / "lab").iterdir()}
     run(motley, tmp_path, "group", "issue", "lab", "anna")
     assert "does not have the authority's key" in run(motley, tmp_path, "group", "issue", "lab/members/anna", "ben", code=2).stderr
-    assert 'names "anna", not "coordinator"' in run(motley, tmp_path, "coordinate", "--folder", "lab/members/anna", code=2).stderr
-    assert "excludes" in run(motley, tmp_path, "coordinate", "--folder", "lab", "--token-file", "lab/token", code=2).stderr
+    assert 'names "anna", not "coordinator"' in run(motley, tmp_path, "group", "serve", "--folder", "lab/members/anna", code=2).stderr
+    assert "excludes" in run(motley, tmp_path, "group", "serve", "--folder", "lab", "--token-file", "lab/token", code=2).stderr
 
 
 def test_two_sites_meet_by_token_and_fingerprint(lab, coordinate, member):
@@ -205,7 +205,7 @@ def test_the_way_is_measured_under_tls(motley, tmp_path, lab):
         run(motley, tmp_path, "group", "issue", "lab", name)
 
     def bench(name, rank):
-        return [motley, "bench", "comm", "--transport", "tcp", "--folder", f"lab/members/{name}", "--members", members, "--rank", str(rank),
+        return [motley, "group", "bench", "--transport", "tcp", "--folder", f"lab/members/{name}", "--members", members, "--rank", str(rank),
                 "--from", "64 KiB", "--to", "1 MiB", "--seconds", "0.01", "--json"]  # fmt: skip
 
     with subprocess.Popen(bench("ben", 1), cwd=tmp_path) as other:
@@ -213,4 +213,4 @@ def test_the_way_is_measured_under_tls(motley, tmp_path, lab):
         assert other.wait(60) == 0
     assert result["tls"] is True
     assert all(size["wrong"] == 0 for size in result["sizes"])
-    assert "--ranks starts several" in run(motley, tmp_path, "bench", "comm", "--folder", "lab/members/anna", code=2).stderr
+    assert "--ranks starts several" in run(motley, tmp_path, "group", "bench", "--folder", "lab/members/anna", code=2).stderr

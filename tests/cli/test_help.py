@@ -15,14 +15,14 @@ GARAGE = "--cluster examples/garage/cluster.toml --model data/models/tales --wor
 
 # Examples that are not run here, and why; their options are held against the verb's all the same.
 NOT_RUN = {
-    r"motley status|motley plan apply |motley drain |motley link": "talks to a server: tests/server/test_running.py, tests/network/test_machines.py",
+    r"motley deployment status|motley deployment apply |motley deployment drain |motley deployment invite": "talks to a server: tests/server/test_running.py, tests/network/test_machines.py",
     r"motley up |motley join |MOTLEY_LINK=|motley serve .*--agents": "need several machines, and stay up: tests/network/test_machines.py",
     r"motley generate ": "needs a plan that offloads and requests: tests/server/test_offload.py",
     r"motley chat": "talks to a server: tests/examples/test_garage.py, tests/tree/test_docs.py",
-    r"motley coordinate ": "stays up: tests/cli/test_coordinate.py, tests/cli/test_group.py",
-    r"motley bench comm ": "measures, or needs several machines: tests/cli/test_bench.py, tests/cli/test_group.py",
+    r"motley group serve ": "stays up: tests/cli/test_group_serve.py, tests/cli/test_group.py",
+    r"motley group bench ": "measures, or needs several machines: tests/cli/test_group_bench.py, tests/cli/test_group.py",
     r"motley cluster probe |motley plan allreduce --cluster net\.toml": "measures: tests/calibration/test_probe.py, tests/network/test_probe_members.py",
-    r"motley train |motley serve .*run/step-": "need a plan and data: tests/cli/test_training.py",
+    r"motley train |motley serve .*run/step-": "need a plan and data: tests/cli/test_train.py",
     r"motley report run/": "needs a run: tests/cli/test_run_report.py",
     r"curl ": "asks a server: tests/tree/test_docs.py",
 }
@@ -43,9 +43,10 @@ def pages(motley):
 
     def visit(verb):
         found[verb] = help_of(motley, verb)
-        _, _, below = found[verb].partition("Subcommands:\n")
-        for name in re.findall(r"^  ([\w-]+) ", below.split("\n\n")[0], re.MULTILINE):
-            visit(f"{verb} {name}".strip())
+        for section in re.findall(r"^([A-Z][a-z ]+):\n((?:  .*\n)+)", found[verb], re.MULTILINE):
+            if section[0] not in ("Options", "Positionals"):
+                for name in re.findall(r"^  ([\w-]+) ", section[1], re.MULTILINE):
+                    visit(f"{verb} {name}".strip())
 
     visit("")
     return found

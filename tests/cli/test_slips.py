@@ -10,7 +10,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
-from test_training import ONE, TALES, make_plan, tokens_of
+from test_train import ONE, TALES, make_plan, tokens_of
 
 WRONG = "/dev/null/a slip,"  # no file or folder, nor can it be made one; no number, size, time, type, device, name or address
 SMALL = {"--memory": "200 MiB", "--name": "alpha", "--device-threads": "1"}

@@ -1,5 +1,5 @@
-#include "motley/agent/join_link.hpp"
-#include "motley/agent/messages.hpp"
+#include "motley/agent/agent_messages.hpp"
+#include "motley/agent/invitation.hpp"
 #include "tests/fuzz/fuzz.hpp"
 
 // The first byte chooses what reads the rest.
@@ -20,8 +20,8 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
         if (encode_request(decode_request(text)) != text) std::abort();
         break;
       default: {
-        const JoinLink link = parse_join_link(text);
-        if (!(parse_join_link(to_text(link)) == link)) std::abort();
+        const Invitation link = parse_invitation(text);
+        if (!(parse_invitation(to_text(link)) == link)) std::abort();
       }
     }
   });

@@ -1,4 +1,4 @@
-#include "motley/plan/rent.hpp"
+#include "motley/plan/rent_plan.hpp"
 #include "tests/fuzz/fuzz.hpp"
 
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {

@@ -37,10 +37,10 @@ def tokens():
     text = deployment.complete("Once upon a time", 60, 1)
     old = deployment.link
 
-    assert "admits new machines for 7200 s" in deployment.run("link")
+    assert "admits new machines for 7200 s" in deployment.run("invite")
     deployment.wait(lambda: deployment.link != old, "no other link")
     printed = deployment.link
-    assert "refuses those before it" in deployment.run("link", "--revoke")
+    assert "refuses those before it" in deployment.run("invite", "--revoke")
     deployment.wait(lambda: deployment.link != printed, "no other link")
 
     # An agent that is started again rejoins by its folder, whatever its link.
@@ -56,15 +56,15 @@ def tokens():
     # Another machine does not join by it, nor by one that has expired.
     for link, cause in [(old, "the token has been revoked"), (printed, "the token has been revoked")]:
         assert cause in stranger(deployment, link)
-    deployment.run("link", "--token-lifetime", "1 ms")
+    deployment.run("invite", "--token-lifetime", "1 ms")
     deployment.wait(lambda: deployment.link != old, "no other link")
     error = stranger(deployment, deployment.link)
-    assert "the token expired" in error and "motley link" in error, error
+    assert "the token expired" in error and "motley deployment invite" in error, error
 
     # A member that is revoked is cut off, and stays out with any link.
     before = deployment.link
     drained = deployment.run("drain", "m2", "--revoke")
-    assert "m3 came by the same link and stays; cut it off with: motley drain m3 --revoke" in drained and "m1 came" not in drained, drained
+    assert "m3 came by the same link and stays; cut it off with: motley deployment drain m3 --revoke" in drained and "m1 came" not in drained, drained
     assert "certified  m2 at " in deployment.text() and "revoked    m2, and every link so far" in deployment.text()
     assert members(deployment) == {"m1", "m3"} and deployment.used() == {"m1", "m3"}
     refused(deployment, second, 'the member "m2" has been revoked')

@@ -19,7 +19,7 @@ for site in 1 2; do
   ip -n "site$site" route add default via "10.$site.0.1"
 done
 
-"$motley" coordinate --folder lab --listen 0.0.0.0:4700 --relay 0.0.0.0:4701 >address 2>relay.log &
+"$motley" group serve --folder lab --listen 0.0.0.0:4700 --relay 0.0.0.0:4701 >address 2>relay.log &
 while ! grep -q '^relay:' address; do sleep 0.05; done
 
 # A machine that can be reached would say that no process listens.

@@ -150,7 +150,7 @@ def main():
     assert "3 machines" in status and "m2 at 10.9.0.2, 7.00 MiB" in status and "m3/0" in status, status
     assert "m2 is not used any more" in deployment.run("drain", "m2") and deployment.used() == {"m1", "m3"}
     assert deployment.complete("Once upon a time", 60, 1) == text
-    missing = subprocess.run([build / "motley", "drain", "attic", "--port", "8000"], capture_output=True, text=True, timeout=60,
+    missing = subprocess.run([build / "motley", "deployment", "drain", "attic", "--port", "8000"], capture_output=True, text=True, timeout=60,
                              env=deployment.environment("m1"))
     assert missing.returncode == 2 and 'no machine called "attic"' in missing.stderr, missing.stderr
     left = deployment.end()

@@ -83,7 +83,7 @@ def etcd_is_away(deployment, text):
     time.sleep(6)
     assert deployment.complete("Once upon a time", 60, 1) == text
     etcd.send_signal(signal.SIGCONT)
-    words = [deployment.motley, "link", "--port", "8000"]
+    words = [deployment.motley, "deployment", "invite", "--port", "8000"]
     environment = deployment.environment("m1")
     deployment.wait(lambda: subprocess.run(words, capture_output=True, env=environment).returncode == 0, "it cannot keep anything any more")
 
@@ -128,7 +128,7 @@ def main():
             ip("-n", machine, "neigh", "flush", "all")
     standby.wait("http://127.0.0.1:8000")
     assert standby.run(sys.executable, "-c", ASK) == text
-    status = json.loads(standby.run(deployment.motley, "status", "--json"))
+    status = json.loads(standby.run(deployment.motley, "deployment", "status", "--json"))
     assert [member["name"] for member in status["members"]] == ["m2", "m3", "m4"], status["members"]
     assert all(agent.poll() is None for agent in agents)
 

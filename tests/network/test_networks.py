@@ -71,7 +71,7 @@ def test_memory_over_the_wide_area_is_bounded_by_what_is_under_way(motley, tmp_p
     secret = tmp_path / "secret"
     secret.write_text("x")
     members = ",".join(f"10.9.0.{rank + 1}:4711" for rank in range(2))
-    bench = [motley, "bench", "comm", "--transport", "tcp", "--members", members, "--rank", "{rank}", "--key", secret, "--plain",
+    bench = [motley, "group", "bench", "--transport", "tcp", "--members", members, "--rank", "{rank}", "--key", secret, "--plain",
              "--from", "40 MiB", "--to", "40 MiB", "--seconds", "0.1", "-q", "-o", tmp_path / "of-rank-0.json"]  # fmt: skip
     network = ["wan", "--ranks", "2", "--rate", "200mbit", "--delay", "25ms", "--loss", "1e-4"]
     run("networks.py", *network, "--", *map(str, bench))

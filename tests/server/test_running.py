@@ -1,4 +1,4 @@
-"""A deployment that runs, as `motley status` and `motley plan apply` see it."""
+"""A deployment that runs, as `motley deployment status` and `motley deployment apply` see it."""
 
 import json
 import os
@@ -34,7 +34,7 @@ def server(start_server, plans):
 
 
 def run(motley, server, *words):
-    return subprocess.run([motley, *words, "--port", str(server.port)], capture_output=True, text=True, timeout=60)
+    return subprocess.run([motley, "deployment", *words, "--port", str(server.port)], capture_output=True, text=True, timeout=60)
 
 
 def test_status(motley, server):
@@ -57,7 +57,7 @@ def test_plans_take_turns_under_load(motley, server, plans):
     with ThreadPoolExecutor(8) as pool:
         requests = [pool.submit(ask, number) for number in range(8)]
         for name in ("pair", "whole"):
-            applied = run(motley, server, "plan", "apply", plans[name])
+            applied = run(motley, server, "apply", plans[name])
             assert applied.returncode == 0, applied.stderr
             assert " serves, after " in applied.stdout
             status = json.loads(run(motley, server, "status", "--json").stdout)
@@ -71,7 +71,7 @@ def test_a_plan_for_another_model_is_refused(motley, server, plans, tmp_path):
     plan["model"]["config"]["eos_token_id"] = 7
     other = tmp_path / "other.json"
     other.write_text(json.dumps(plan))
-    refused = run(motley, server, "plan", "apply", other)
+    refused = run(motley, server, "apply", other)
     assert refused.returncode == 2 and "is served" in refused.stderr
     assert run(motley, server, "status").returncode == 0
 
@@ -97,16 +97,16 @@ def test_only_its_own_user_operates_a_server(motley, server, plans, tmp_path):
     assert len(key) == 64 and [post(server, path, {}, wrong) for path in ("/plan", "/drain", "/link") for wrong in (None, "none", key[:-1])] == [401] * 9
     assert post(server, "/drain", {"member": "box"}, key) == 400  # it has one machine
     other = os.environ | {"XDG_STATE_HOME": str(tmp_path)}
-    for words in (["plan", "apply", plans["pair"]], ["drain", "box"], ["link"]):
-        refused = subprocess.run([motley, *words, "--port", str(server.port)], capture_output=True, text=True, timeout=60, env=other)
+    for words in (["apply", plans["pair"]], ["drain", "box"], ["invite"]):
+        refused = subprocess.run([motley, "deployment", *words, "--port", str(server.port)], capture_output=True, text=True, timeout=60, env=other)
         assert refused.returncode == 2 and "operator's key" in refused.stderr, refused.stderr
-        taken = subprocess.run([motley, *words, "--port", str(server.port), "--operator-key", key], capture_output=True, text=True, timeout=60, env=other)
+        taken = subprocess.run([motley, "deployment", *words, "--port", str(server.port), "--operator-key", key], capture_output=True, text=True, timeout=60, env=other)
         assert "operator's key" not in taken.stderr, taken.stderr
     # A key that others can read is not believed.
     file.chmod(0o644)
-    assert run(motley, server, "link").returncode == 2 and "operator's key" in run(motley, server, "link").stderr
+    assert run(motley, server, "invite").returncode == 2 and "operator's key" in run(motley, server, "invite").stderr
     file.chmod(0o600)
-    assert "was not started by `motley up`" in run(motley, server, "link").stderr
+    assert "was not started by `motley up`" in run(motley, server, "invite").stderr
 
 
 def test_a_key_that_was_chosen_is_not_kept(motley, start_server, plans):
@@ -116,8 +116,8 @@ def test_a_key_that_was_chosen_is_not_kept(motley, start_server, plans):
     assert run(motley, server, "status").returncode == 2  # it has no key at all
     for key in (["--api-key", "sesame"], ["--operator-key", "chosen"]):
         assert run(motley, server, "status", *key).returncode == 0
-    assert "operator's key" in run(motley, server, "link", "--api-key", "sesame").stderr
-    assert "was not started by `motley up`" in run(motley, server, "link", "--operator-key", "chosen").stderr
+    assert "operator's key" in run(motley, server, "invite", "--api-key", "sesame").stderr
+    assert "was not started by `motley up`" in run(motley, server, "invite", "--operator-key", "chosen").stderr
     assert server.stop() == 0
 
 
@@ -128,5 +128,5 @@ def test_wrong_options_are_refused(motley, plans, options):
 
 
 def test_a_server_that_is_not_there(motley, server):
-    shown = subprocess.run([motley, "status", "--port", "1"], capture_output=True, text=True, timeout=60)
+    shown = subprocess.run([motley, "deployment", "status", "--port", "1"], capture_output=True, text=True, timeout=60)
     assert shown.returncode == 5 and "Connection refused" in shown.stderr and "hint:" in shown.stderr

@@ -142,7 +142,7 @@ def test_a_rank_that_dies_ends_the_operations_of_the_others(run_ranks):
 def test_ranks_ask_a_coordinator_for_their_certificates(motley, run_ranks, tmp_path):
     create = [motley, "group", "create", tmp_path / "lab", "--group", "lab", "--json"]
     fingerprint = json.loads(subprocess.run(create, check=True, capture_output=True, text=True).stdout)["authority"]["fingerprint"]
-    command = [motley, "coordinate", "--folder", tmp_path / "lab", "--listen", "127.0.0.1:0", "--store", tmp_path / "log"]
+    command = [motley, "group", "serve", "--folder", tmp_path / "lab", "--listen", "127.0.0.1:0", "--store", tmp_path / "log"]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as coordinator:
         try:
             texts = run_ranks("collectives_script.py", 2, MOTLEY_COORDINATORS=coordinator.stdout.readline().strip(), MOTLEY_TOKEN=str(tmp_path / "lab/token"),

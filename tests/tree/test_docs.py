@@ -14,13 +14,13 @@ HEADING = re.compile(r"^#+ (.*)$", re.MULTILINE)
 
 # Commands that this test does not run, and what does, or why nothing can.
 ELSEWHERE = {
-    r"motley up |motley join |motley status$|motley chat --url ": "needs several machines: tests/network/test_machines.py, tests/server/test_running.py",
+    r"motley up |motley join |motley deployment status$|motley chat --url ": "needs several machines: tests/network/test_machines.py, tests/server/test_running.py",
     r"\./dev |build/release/bench/": "installs and builds, or measures for minutes; the names are held against the tree below",
     r"export PATH=": "this test sets the same",
-    r"motley coordinate |motley group create lab && motley coordinate": "stays up: tests/cli/test_group.py, tests/cli/test_coordinate.py",
+    r"motley group serve |motley group create lab && motley group serve": "stays up: tests/cli/test_group.py, tests/cli/test_group_serve.py",
     r"export MOTLEY_|python train\.py$": "a program of the reader's: tests/cli/test_group.py, tests/torch/test_torch.py",
-    r"motley bench comm .*--members": "started on several machines: tests/cli/test_group.py, tests/cli/test_bench.py",
-    r"motley bench comm --ranks": "measures: tests/cli/test_bench.py",
+    r"motley group bench .*--members": "started on several machines: tests/cli/test_group.py, tests/cli/test_group_bench.py",
+    r"motley group bench --ranks": "measures: tests/cli/test_group_bench.py",
     r"motley cluster probe --members|motley plan allreduce --cluster probed\.toml": "started on several machines: tests/network/test_probe_members.py",
     r"motley cluster probe --(cluster|disk)": "measures for a minute: tests/calibration/test_probe.py",
     r"bench/network/": "needs root: tests/network/test_networks.py",

@@ -61,7 +61,8 @@ std::string GroupAdmission::objection_to(const Applicant& applicant, const Admis
     if (!renews && certified.token == start_of(applicant.token)) ++of_token;
   }
   if (record.certified.size() >= GroupAdmission::most_names || of_token >= GroupAdmission::most_names_of_token)
-    return "too many names have been certified: get a new link (motley link), and revoke the one that let them in";
+    return "too many names have been certified: get a new link (motley deployment invite), and revoke the one that let "
+           "them in";
   return {};
 }
 

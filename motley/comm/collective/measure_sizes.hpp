@@ -1,4 +1,4 @@
-// How long collectives take between the members of a group, by size: what `motley bench comm` shows.
+// How long collectives take between the members of a group, by size: what `motley group bench` shows.
 #pragma once
 
 #include <cstdint>

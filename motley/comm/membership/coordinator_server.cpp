@@ -239,7 +239,7 @@ struct CoordinatorServer::State {
   bool knows_the_group(ControlClient& client, const std::string& group, const std::string& token) {
     if (const std::string objection = token_objection(client, token); !objection.empty())
       refuse(client, objection,
-             options.admission ? "get a new link on the machine that runs `motley up`: motley link"
+             options.admission ? "get a new link on the machine that runs `motley up`: motley deployment invite"
                                : "give every member the coordinator's token");
     else if (group != options.group)
       refuse(client, fmt::format("this coordinator serves group \"{}\", not \"{}\"", options.group, group), "");
@@ -455,7 +455,7 @@ CoordinatorServer::CoordinatorServer(CoordinatorServerOptions options, std::uniq
         "listen on 127.0.0.1, or give a certificate");
   if (options.authority && (!options.identity || options.identity->authority != options.authority->certificate()))
     throw input_error("the coordinator's certificate is not signed by the authority that it issues from",
-                      "take both from one folder with `motley coordinate --folder DIR`");
+                      "take both from one folder with `motley group serve --folder DIR`");
   if (options.authority && !(options.certificate_s >= 1 && options.certificate_s <= 3650.0 * 24 * 3600))
     throw input_error(
         fmt::format("the lifetime of certificates must be from 1 s to 10 years, found {} s", options.certificate_s),

@@ -70,7 +70,7 @@ Enrolment enrol(const std::string& address, const EnrolmentOptions& options, dou
   FileDescriptor socket = connect_tcp(address, until, failure);
   if (!socket)
     throw Error(ErrorCode::peer, fmt::format("no coordinator answers at {}: {}", address, failure.cause),
-                "check that `motley coordinate` runs there, and that no firewall blocks the port");
+                "check that `motley group serve` runs there, and that no firewall blocks the port");
   ControlMessage answer;
   try {
     ByteStream stream(std::move(socket));
@@ -83,7 +83,7 @@ Enrolment enrol(const std::string& address, const EnrolmentOptions& options, dou
     answer = decode_control(*message);
   } catch (const Error& error) {
     throw Error(ErrorCode::peer, fmt::format("no certificate from the coordinator at {}: {}", address, error.what()),
-                "start it with this group's authority: motley coordinate --folder DIR");
+                "start it with this group's authority: motley group serve --folder DIR");
   }
   if (const auto* refusal = std::get_if<ControlRefusal>(&answer))
     throw Error(refusal->kind == RefusalKind::for_now ? ErrorCode::peer : ErrorCode::input,
@@ -91,7 +91,7 @@ Enrolment enrol(const std::string& address, const EnrolmentOptions& options, dou
   const auto* grant = std::get_if<CertificateGrant>(&answer);
   if (grant == nullptr)
     throw Error(ErrorCode::peer, fmt::format("the process at {} is not a coordinator", address),
-                "give the address that `motley coordinate` prints, and run the same motley on both sides");
+                "give the address that `motley group serve` prints, and run the same motley on both sides");
   return request.accept(*grant);
 }
 
@@ -116,7 +116,7 @@ TlsIdentity EnrolledIdentity::identity() const {
 
 double EnrolledIdentity::renew() {
   Error last = input_error("the address of a coordinator is missing",
-                           "give at least one HOST:PORT, as `motley coordinate` prints it");
+                           "give at least one HOST:PORT, as `motley group serve` prints it");
   const bool known = !key_.empty();
   std::optional<TlsIdentity> shown;
   if (known && certificate_facts(identity().certificate).expires_s > std::time(nullptr)) shown = identity();

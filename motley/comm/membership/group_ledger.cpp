@@ -100,7 +100,7 @@ LedgerRecord decode_record(std::string_view bytes) {
     reader(version);
     if (version != ledger_version)
       throw input_error(fmt::format("a log record of version {}, this program reads {}", version, ledger_version),
-                        "run the version of motley that wrote it, or start a new log: motley coordinate --store FILE");
+                        "run the version of motley that wrote it, or start a new log: motley group serve --store FILE");
     LedgerRecord record;
     reader(record);
     reader.finish();

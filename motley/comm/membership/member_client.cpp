@@ -112,7 +112,7 @@ struct MemberClient::State {
     FileDescriptor socket = connect_tcp(address, until, failure);
     if (!socket)
       throw Error(ErrorCode::peer, fmt::format("no coordinator answers at {}: {}", address, failure.cause),
-                  "check that `motley coordinate` runs there, and that no firewall blocks the port");
+                  "check that `motley group serve` runs there, and that no firewall blocks the port");
     const bool is_local = peer_is_local(socket.get());
     ByteStream stream(std::move(socket));
     if (options.identity) {
@@ -175,7 +175,7 @@ struct MemberClient::State {
     const auto* directive = std::get_if<CoordinatorDirective>(&message);
     if (directive == nullptr)
       throw Error(ErrorCode::peer, fmt::format("the process at {} is not a coordinator", address),
-                  "give the address that `motley coordinate` prints, and run the same motley on both sides");
+                  "give the address that `motley group serve` prints, and run the same motley on both sides");
     const std::lock_guard lock(mutex);
     trouble.clear();
     handle(membership.directive(*directive));
@@ -185,7 +185,7 @@ struct MemberClient::State {
 MemberClient::MemberClient(MemberClientOptions options, ActionHandler handler) {
   if (options.coordinators.empty())
     throw input_error("the address of a coordinator is missing",
-                      "give at least one HOST:PORT, as `motley coordinate` prints it");
+                      "give at least one HOST:PORT, as `motley group serve` prints it");
   state_ = std::make_unique<State>(std::move(options), std::move(handler));
   state_->thread = std::jthread([state = state_.get()](const std::stop_token& stop) { state->run(stop); });
 }

@@ -125,7 +125,7 @@ class SqliteStore : public LedgerStore {
       run(fmt::format("INSERT INTO about VALUES ('{}')", format_name));
     else if (format != format_name)
       throw input_error(fmt::format("{} is of format \"{}\", this program reads \"{}\"", file_, format, format_name),
-                        "run the version of motley that wrote it, or start a new log: motley coordinate --store FILE");
+                        "run the version of motley that wrote it, or start a new log: motley group serve --store FILE");
   }
 
   std::string file_;

@@ -53,7 +53,7 @@ std::string random_mailbox() {
 }
 
 constexpr const char* relay_hint =
-    "check that `motley coordinate --relay` runs there, and that no firewall blocks the port";
+    "check that `motley group serve --relay` runs there, and that no firewall blocks the port";
 
 FileDescriptor dial_relay(const std::string& relay, const RelayOpening& opening, Instant until) {
   ConnectFailure failure;

@@ -2,7 +2,7 @@
 #pragma once
 
 #include "motley/cost/collective/genmodel.hpp"
-#include "motley/plan/collective.hpp"
+#include "motley/plan/collective_plan.hpp"
 
 namespace motley {
 

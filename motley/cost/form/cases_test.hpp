@@ -6,7 +6,7 @@
 #include <cmath>
 #include <string>
 
-#include "motley/plan/serve.hpp"
+#include "motley/plan/serve_plan.hpp"
 
 namespace motley {
 

@@ -3,7 +3,7 @@
 
 #include "motley/cost/form/term.hpp"
 #include "motley/cost/published/flexgen.hpp"
-#include "motley/plan/offload.hpp"
+#include "motley/plan/offload_plan.hpp"
 
 namespace motley {
 

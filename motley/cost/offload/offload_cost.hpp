@@ -10,7 +10,7 @@
 
 #include "motley/cost/serve/pass.hpp"
 #include "motley/cost/serve/step.hpp"
-#include "motley/plan/offload.hpp"
+#include "motley/plan/offload_plan.hpp"
 
 namespace motley {
 

@@ -9,7 +9,7 @@
 
 #include "motley/cost/form/form.hpp"
 #include "motley/cost/form/train_form.hpp"
-#include "motley/plan/train.hpp"
+#include "motley/plan/train_plan.hpp"
 
 namespace motley {
 

@@ -14,7 +14,7 @@
 
 #include "motley/cost/form/form.hpp"
 #include "motley/cost/serve/step.hpp"
-#include "motley/plan/serve.hpp"
+#include "motley/plan/serve_plan.hpp"
 
 namespace motley {
 

@@ -8,7 +8,7 @@
 
 #include "motley/cluster/cluster.hpp"
 #include "motley/model/model.hpp"
-#include "motley/plan/serve.hpp"
+#include "motley/plan/serve_plan.hpp"
 
 namespace motley {
 

@@ -13,7 +13,7 @@
 #include <vector>
 
 #include "motley/cost/serve/step.hpp"
-#include "motley/plan/serve.hpp"
+#include "motley/plan/serve_plan.hpp"
 
 namespace motley {
 

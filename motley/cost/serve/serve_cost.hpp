@@ -6,10 +6,10 @@
 #include <string>
 #include <vector>
 
-#include "motley/cost/form/doubt.hpp"
 #include "motley/cost/form/form.hpp"
 #include "motley/cost/form/term.hpp"
-#include "motley/plan/serve.hpp"
+#include "motley/cost/form/uncertainty.hpp"
+#include "motley/plan/serve_plan.hpp"
 
 namespace motley {
 
@@ -44,7 +44,7 @@ ServeCost price_serve(const ServePlan& plan, const CostOptions& options);
 
 // Device types that rest on the measurements of others, and what the plan's tokens/s then are. None in published forms,
 // which know no shares of the peaks.
-std::vector<TypeDoubt> doubts(const ServePlan& plan, const CostOptions& options);
+std::vector<TypeUncertainty> uncertainties(const ServePlan& plan, const CostOptions& options);
 // The plan's prediction with where it lies, all those types together at either end.
 ServePrediction with_ranges(const ServePlan& plan, const CostOptions& options);
 

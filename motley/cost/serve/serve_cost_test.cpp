@@ -494,9 +494,9 @@ TEST(Motley, FiguresLieBetweenSlowAndFastTypes) {
   ServePlan plan = d1_plan();
   plan.predicted.tokens_per_s = 2 * price_serve(plan, {}).tokens_per_s;
   plan.predicted.latency_s = price_serve(plan, {}).latency_s;
-  EXPECT_EQ(doubts(plan, {}).size(), 2u) << "nothing is said of what these types reach";
+  EXPECT_EQ(uncertainties(plan, {}).size(), 2u) << "nothing is said of what these types reach";
   for (DeviceType& type : plan.cluster.types) type.efficiency.basis = type.training.basis = Basis::given;
-  EXPECT_TRUE(doubts(plan, {}).empty());
+  EXPECT_TRUE(uncertainties(plan, {}).empty());
   EXPECT_FALSE(with_ranges(plan, {}).tokens_per_s_range);
 
   plan.cluster.types[0].efficiency.basis = Basis::generation;
@@ -506,12 +506,12 @@ TEST(Motley, FiguresLieBetweenSlowAndFastTypes) {
   slow.cluster.types[0].efficiency.bandwidth = 0.8 / 1.23;
   fast.cluster.types[0].efficiency.compute = 1;  // of 1.02
   fast.cluster.types[0].efficiency.bandwidth = 0.8 * 1.23;
-  const std::vector<TypeDoubt> doubted = doubts(plan, {});
-  ASSERT_EQ(doubted.size(), 1u);
-  EXPECT_EQ(doubted[0].type, plan.cluster.types[0].name);
-  EXPECT_EQ(doubted[0].basis, Basis::generation) << "what serving rests on";
-  expect_close(doubted[0].tokens_per_s.low, price_serve(slow, {}).tokens_per_s);
-  expect_close(doubted[0].tokens_per_s.high, price_serve(fast, {}).tokens_per_s);
+  const std::vector<TypeUncertainty> uncertain = uncertainties(plan, {});
+  ASSERT_EQ(uncertain.size(), 1u);
+  EXPECT_EQ(uncertain[0].type, plan.cluster.types[0].name);
+  EXPECT_EQ(uncertain[0].basis, Basis::generation) << "what serving rests on";
+  expect_close(uncertain[0].tokens_per_s.low, price_serve(slow, {}).tokens_per_s);
+  expect_close(uncertain[0].tokens_per_s.high, price_serve(fast, {}).tokens_per_s);
   const ServePrediction predicted = with_ranges(plan, {});
   expect_close(predicted.tokens_per_s_range->low, 2 * price_serve(slow, {}).tokens_per_s);
   expect_close(predicted.latency_s_range->high, price_serve(slow, {}).latency_s);

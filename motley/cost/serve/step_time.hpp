@@ -13,7 +13,7 @@
 
 #include "motley/cost/serve/pass.hpp"
 #include "motley/cost/serve/step.hpp"
-#include "motley/plan/serve.hpp"
+#include "motley/plan/serve_plan.hpp"
 
 namespace motley {
 

@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "motley/cost/form/form.hpp"
-#include "motley/plan/train.hpp"
+#include "motley/plan/train_plan.hpp"
 
 namespace motley {
 

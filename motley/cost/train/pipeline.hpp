@@ -10,7 +10,7 @@
 #include <cstdint>
 #include <vector>
 
-#include "motley/plan/train.hpp"
+#include "motley/plan/train_plan.hpp"
 
 namespace motley {
 

@@ -5,7 +5,7 @@
 #include <string>
 #include <vector>
 
-#include "motley/plan/train.hpp"
+#include "motley/plan/train_plan.hpp"
 
 namespace motley {
 

@@ -5,10 +5,10 @@
 #include <string>
 #include <vector>
 
-#include "motley/cost/form/doubt.hpp"
 #include "motley/cost/form/form.hpp"
 #include "motley/cost/form/train_form.hpp"
-#include "motley/plan/train.hpp"
+#include "motley/cost/form/uncertainty.hpp"
+#include "motley/plan/train_plan.hpp"
 
 namespace motley {
 
@@ -17,7 +17,7 @@ namespace motley {
 TrainCost price_train(const TrainPlan& plan, const CostOptions& options);
 
 // Device types that rest on the measurements of others, and what the plan's tokens/s then are. None in published forms.
-std::vector<TypeDoubt> doubts(const TrainPlan& plan, const CostOptions& options);
+std::vector<TypeUncertainty> uncertainties(const TrainPlan& plan, const CostOptions& options);
 // Where the time of a step lies, all those types together at either end; none where all are measured.
 std::optional<FigureRange> iteration_range(const TrainPlan& plan, const CostOptions& options);
 

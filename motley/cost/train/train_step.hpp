@@ -20,7 +20,7 @@
 #include "motley/cost/form/form.hpp"
 #include "motley/cost/serve/step.hpp"
 #include "motley/cost/train/pipeline.hpp"
-#include "motley/plan/train.hpp"
+#include "motley/plan/train_plan.hpp"
 
 namespace motley {
 

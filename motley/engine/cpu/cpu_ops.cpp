@@ -373,8 +373,8 @@ class CpuOps final : public Ops {
     });
   }
 
-  void look_up(Tensor& out, const Tensor& tokens, const WeightMatrix& table, const Span& rows) const override {
-    if (table.scaled()) return generic_ops().look_up(out, tokens, table, rows);
+  void embedding(Tensor& out, const Tensor& tokens, const WeightMatrix& table, const Span& rows) const override {
+    if (table.scaled()) return generic_ops().embedding(out, tokens, table, rows);
     with_type(out, [&]<class T>(T) {
       const std::int64_t columns = out.size(1);
       const auto* ids = tokens.const_data_ptr<std::int64_t>();

@@ -178,7 +178,7 @@ void CudaOps::forget_records() const {
   records_.clear();
 }
 
-void CudaOps::run(std::int64_t key, const std::function<void()>& work) const {
+void CudaOps::replay_or_run(std::int64_t key, const std::function<void()>& work) const {
   if (!records_ok_) return work();
   const auto found = records_.find(key);
   if (found == records_.end()) {  // it may allocate what a record must find there
@@ -365,7 +365,7 @@ const float* CudaOps::on_device(const RotaryFrequencies& frequencies) const {
   return device_frequencies_.const_data_ptr<float>();
 }
 
-void CudaOps::turn_heads(Tensor& query, Tensor& key, const HeadTurn& turn) const {
+void CudaOps::rotate_heads(Tensor& query, Tensor& key, const HeadRotation& turn) const {
   MOTLEY_CHECK(query.is_contiguous() && key.is_contiguous());
   if (query.size(0) == 0 || (turn.frequencies == nullptr && !turn.query_norm.weight.defined())) return;
   const bool rotates = turn.frequencies != nullptr;
@@ -389,7 +389,7 @@ void CudaOps::turn_heads(Tensor& query, Tensor& key, const HeadTurn& turn) const
 
 void CudaOps::rotate(Tensor& heads, const Tensor& positions, const RotaryFrequencies& frequencies) const {
   Tensor none = heads.narrow(1, 0, 0);
-  turn_heads(heads, none, {.query_norm = {}, .key_norm = {}, .positions = positions, .frequencies = &frequencies});
+  rotate_heads(heads, none, {.query_norm = {}, .key_norm = {}, .positions = positions, .frequencies = &frequencies});
 }
 
 void CudaOps::activate(Activation kind, Tensor& values, const Tensor& factors) const {
@@ -417,10 +417,10 @@ void CudaOps::add(Tensor& sum, const Tensor& terms, const Tensor& bias) const {
         "adding");
 }
 
-void CudaOps::look_up(Tensor& out, const Tensor& tokens, const WeightMatrix& table, const Span& rows) const {
+void CudaOps::embedding(Tensor& out, const Tensor& tokens, const WeightMatrix& table, const Span& rows) const {
   const bool quantised = is_quantised(table.type);
   if (table.scaled() || !out.is_contiguous() || (!quantised && table.values.scalar_type() != out.scalar_type()))
-    return generic_ops().look_up(out, tokens, table, rows);
+    return generic_ops().embedding(out, tokens, table, rows);
   if (tokens.size(0) == 0) return;
   if (quantised) {
     const cuda::ExpandTask task{.matrix = matrix_of(table),
@@ -431,15 +431,15 @@ void CudaOps::look_up(Tensor& out, const Tensor& tokens, const WeightMatrix& tab
                                 .first = rows.first};
     return check(kernels_.expand(task, device_.stream()), "looking tokens up");
   }
-  check(kernels_.look_up({.element = element_of(out),
-                          .out = mutable_data(out),
-                          .tokens = tokens.const_data_ptr<std::int64_t>(),
-                          .table = data(table.values),
-                          .rows = tokens.size(0),
-                          .columns = out.size(1),
-                          .first = rows.first,
-                          .table_rows = rows.size()},
-                         device_.stream()),
+  check(kernels_.embedding({.element = element_of(out),
+                            .out = mutable_data(out),
+                            .tokens = tokens.const_data_ptr<std::int64_t>(),
+                            .table = data(table.values),
+                            .rows = tokens.size(0),
+                            .columns = out.size(1),
+                            .first = rows.first,
+                            .table_rows = rows.size()},
+                           device_.stream()),
         "looking tokens up");
 }
 

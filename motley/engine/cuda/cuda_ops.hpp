@@ -21,7 +21,7 @@ class CudaOps final : public Ops {
 
   void begin_step(const std::vector<SequenceRows>& sequences, const at::Tensor& positions) const override;
   // Runs `work` as it is the first time, records it the second, and replays the record from then on.
-  void run(std::int64_t key, const std::function<void()>& work) const override;
+  void replay_or_run(std::int64_t key, const std::function<void()>& work) const override;
   // Quantised matrices are laid in planes (cuda/kernels.hpp).
   void prepare(WeightMatrix& weight) const override;
   void linear(at::Tensor& out, const at::Tensor& input, const WeightMatrix& weight,
@@ -34,10 +34,10 @@ class CudaOps final : public Ops {
   void norm(Norm kind, at::Tensor& out, const at::Tensor& input, const NormWeights& weights,
             double epsilon) const override;
   void rotate(at::Tensor& heads, const at::Tensor& positions, const RotaryFrequencies& frequencies) const override;
-  void turn_heads(at::Tensor& query, at::Tensor& key, const HeadTurn& turn) const override;
+  void rotate_heads(at::Tensor& query, at::Tensor& key, const HeadRotation& turn) const override;
   void activate(Activation kind, at::Tensor& values, const at::Tensor& factors) const override;
   void add(at::Tensor& sum, const at::Tensor& terms, const at::Tensor& bias) const override;
-  void look_up(at::Tensor& out, const at::Tensor& tokens, const WeightMatrix& table, const Span& rows) const override;
+  void embedding(at::Tensor& out, const at::Tensor& tokens, const WeightMatrix& table, const Span& rows) const override;
   void attend(at::Tensor& out, const at::Tensor& query, const at::Tensor& key, const at::Tensor& value,
               const LayerCache& cache, const std::vector<SequenceRows>& sequences,
               const AttentionShape& shape) const override;

@@ -74,11 +74,11 @@ TEST_F(CudaOpsTest, Heads) {
     const bool norms = pick(0, 1) == 1, rotates = !norms || pick(0, 1) == 1;
     const NormWeights query_norm{norms ? at::randn({dim}).to(of) : Tensor(), {}};
     const NormWeights key_norm{norms ? at::randn({dim}).to(of) : Tensor(), {}};
-    const HeadTurn turn{query_norm, key_norm, 1e-6, positions, rotates ? &frequencies : nullptr};
+    const HeadRotation turn{query_norm, key_norm, 1e-6, positions, rotates ? &frequencies : nullptr};
     Tensor query = at::randn({tokens, heads, dim}).to(of), key = at::randn({tokens, kv_heads, dim}).to(of);
     Tensor other_query = query.clone(), other_key = key.clone();
-    ops_.turn_heads(query, key, turn);
-    others_.turn_heads(other_query, other_key, turn);
+    ops_.rotate_heads(query, key, turn);
+    others_.rotate_heads(other_query, other_key, turn);
     expect_close(query, other_query, of == at::kFloat ? 2e-4 : 0);  // sine and cosine of large angles
     expect_close(key, other_key, of == at::kFloat ? 2e-4 : 0);
   }
@@ -101,8 +101,8 @@ TEST_F(CudaOpsTest, ActivationsSumsAndLookUps) {
     others_.add(other, factors, bias);
     expect_close(one, other);
     const Tensor table = at::randn({9, columns}).to(of), tokens = at::randint(0, 40, {rows}, at::kLong);
-    ops_.look_up(one, tokens, {table}, {20, 29});
-    others_.look_up(other, tokens, {table}, {20, 29});
+    ops_.embedding(one, tokens, {table}, {20, 29});
+    others_.embedding(other, tokens, {table}, {20, 29});
     ASSERT_TRUE(one.equal(other));
   }
 }
@@ -155,7 +155,7 @@ TEST_F(CudaOpsTest, ProductsOfQuantisedWeights) {
     ops_.prepare(held);
 
     Tensor rows_of_table = at::empty({outputs + 2, held.inputs});
-    ops_.look_up(rows_of_table, at::arange(-1, outputs + 1), held, {0, outputs});
+    ops_.embedding(rows_of_table, at::arange(-1, outputs + 1), held, {0, outputs});
     ASSERT_TRUE(at::allclose(rows_of_table.narrow(0, 1, outputs), exact, 1e-5, 1e-5)) << name_of(kind);
     ASSERT_EQ(rows_of_table[0].abs().sum().item<float>() + rows_of_table[outputs + 1].abs().sum().item<float>(), 0);
 
@@ -261,17 +261,17 @@ TEST(CudaRecords, AStepRunsIsRecordedAndReplayed) {
   {
     const CudaOps ops(kernels, cpu_device());
     const auto work = [&] { ++runs; };
-    ops.run(2, work);
+    ops.replay_or_run(2, work);
     EXPECT_EQ(runs, 1);
     EXPECT_EQ(Recorder::begun, 0);
-    ops.run(2, work);
+    ops.replay_or_run(2, work);
     EXPECT_EQ(runs, 2);
     EXPECT_EQ(Recorder::ended, 1);
     EXPECT_EQ(Recorder::launched, 1);
-    ops.run(2, work);
+    ops.replay_or_run(2, work);
     EXPECT_EQ(runs, 2);
     EXPECT_EQ(Recorder::launched, 2);
-    ops.run(4, work);  // another step
+    ops.replay_or_run(4, work);  // another step
     EXPECT_EQ(runs, 3);
     EXPECT_EQ(Recorder::launched, 2);
   }
@@ -285,7 +285,7 @@ TEST(CudaRecords, AreForgottenWhereABufferGrows) {
   const std::vector<std::int32_t> few(3), many(5000);
   const auto step = [&](const std::vector<std::int32_t>& blocks) {
     ops.begin_step({{0, 1, 0, blocks}}, at::zeros({1}, at::kLong));
-    ops.run(2, [] {});
+    ops.replay_or_run(2, [] {});
   };
   step(few);
   step(few);
@@ -303,7 +303,7 @@ TEST(CudaRecords, WhatCannotBeRecordedRunsAsItIs) {
   Recorder::error = 900;
   const CudaOps ops(kernels, cpu_device());
   int runs = 0;
-  for (int i = 0; i < 5; ++i) ops.run(2, [&] { ++runs; });
+  for (int i = 0; i < 5; ++i) ops.replay_or_run(2, [&] { ++runs; });
   EXPECT_EQ(runs, 5);
   EXPECT_EQ(Recorder::begun, 1);
   EXPECT_EQ(Recorder::launched, 0);
@@ -312,8 +312,8 @@ TEST(CudaRecords, WhatCannotBeRecordedRunsAsItIs) {
 TEST(CudaRecords, AStepThatThrowsIsNotKept) {
   const cuda::Kernels kernels = Recorder::kernels();
   const CudaOps ops(kernels, cpu_device());
-  ops.run(2, [] {});
-  EXPECT_THROW(ops.run(2, [] { throw std::runtime_error("no"); }), std::runtime_error);
+  ops.replay_or_run(2, [] {});
+  EXPECT_THROW(ops.replay_or_run(2, [] { throw std::runtime_error("no"); }), std::runtime_error);
   EXPECT_EQ(Recorder::freed, 1);
   EXPECT_EQ(Recorder::launched, 0);
 }

@@ -64,7 +64,7 @@ struct AddTask {
 
 // out [T, columns] = rows `tokens - first` of a table of `table_rows` rows; zeros for a token outside. Both of
 // `element`.
-struct LookUpTask {
+struct EmbeddingTask {
   Element element;
   void* out;
   const std::int64_t* tokens;  // [T]
@@ -203,7 +203,7 @@ struct Kernels {
   int (*heads)(const HeadsTask&, void* stream);
   int (*activate)(const ActivateTask&, void* stream);
   int (*add)(const AddTask&, void* stream);
-  int (*look_up)(const LookUpTask&, void* stream);
+  int (*embedding)(const EmbeddingTask&, void* stream);
   int (*write)(const WriteTask&, void* stream);
   int (*attend)(const AttendTask&, void* stream);
   int (*gather)(const GatherTask&, void* stream);

@@ -152,15 +152,15 @@ TEST(CudaKernels, LookUp) {
     const Array<T> table(static_cast<std::size_t>(table_rows) * columns);
     std::vector<std::int64_t> tokens(rows);
     for (std::int64_t& token : tokens) token = first + between(-2, table_rows + 1);
-    ASSERT_EQ(0, look_up({.element = element_of<T>,
-                          .out = out.data(),
-                          .tokens = tokens.data(),
-                          .table = table.data(),
-                          .rows = static_cast<std::int64_t>(rows),
-                          .columns = static_cast<std::int64_t>(columns),
-                          .first = first,
-                          .table_rows = table_rows},
-                         nullptr));
+    ASSERT_EQ(0, embedding({.element = element_of<T>,
+                            .out = out.data(),
+                            .tokens = tokens.data(),
+                            .table = table.data(),
+                            .rows = static_cast<std::int64_t>(rows),
+                            .columns = static_cast<std::int64_t>(columns),
+                            .first = first,
+                            .table_rows = table_rows},
+                           nullptr));
     for (std::size_t i = 0; i < rows * columns; ++i) {
       const std::int64_t row = tokens[i / columns] - first;
       const bool inside = row >= 0 && row < table_rows;

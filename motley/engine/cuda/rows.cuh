@@ -207,7 +207,7 @@ inline int add(const AddTask& task, void* stream) {
 
 // One block per row.
 template <class T, int N>
-__global__ void __launch_bounds__(elementwise_threads) look_up_kernel(LookUpTask task) {
+__global__ void __launch_bounds__(elementwise_threads) look_up_kernel(EmbeddingTask task) {
   let_next_begin();
   wait_for_previous();
   const std::int64_t index = task.tokens[blockIdx.x] - task.first;
@@ -222,7 +222,7 @@ __global__ void __launch_bounds__(elementwise_threads) look_up_kernel(LookUpTask
   }
 }
 
-inline int look_up(const LookUpTask& task, void* stream) {
+inline int embedding(const EmbeddingTask& task, void* stream) {
   return with_element(task.element, [&]<class T>() {
     const auto run = [&]<int N>() {
       return launch(look_up_kernel<T, N>, dim3(static_cast<unsigned>(task.rows)), dim3(elementwise_threads), 0, stream,

@@ -21,7 +21,7 @@ class BlockRanks {
   virtual void sum(at::Tensor& terms) = 0;
   // `input` is the same on all ranks, and each continues with its own shard. Where gradients are wanted, they are
   // summed over the ranks on their way back through here.
-  virtual void fan_out(at::Tensor& input) { (void)input; }
+  virtual void copy_to_ranks(at::Tensor& input) { (void)input; }
 };
 
 // Calls `use` with the bytes of contiguous values in the host's memory, and has what it makes of them in `values`.

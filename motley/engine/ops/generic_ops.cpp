@@ -162,7 +162,7 @@ class AtenOps final : public Ops {
     Result::put(sum, bias.defined() ? wide(sum) + (wide(terms) + wide(bias)) : sum + terms, sum.scalar_type());
   }
 
-  void look_up(Tensor& out, const Tensor& tokens, const WeightMatrix& table, const Span& rows) const override {
+  void embedding(Tensor& out, const Tensor& tokens, const WeightMatrix& table, const Span& rows) const override {
     const Tensor inside = at::logical_and(tokens >= rows.first, tokens < rows.end);
     const Tensor index = at::where(inside, tokens - rows.first, at::zeros_like(tokens));
     WeightMatrix found = table;

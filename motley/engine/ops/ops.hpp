@@ -45,7 +45,7 @@ struct LinearCall {
 };
 
 // What becomes of the heads of queries and keys before they meet.
-struct HeadTurn {
+struct HeadRotation {
   const NormWeights& query_norm;  // of each head; without a weight: none
   const NormWeights& key_norm;
   double epsilon = 0;
@@ -82,7 +82,7 @@ class Ops {
   }
   // `work` consists of operations that are the same for each step with this `key`, on the same tensors, and of nothing
   // else: what was recorded at an earlier step may be run in place of it.
-  virtual void run(std::int64_t key, const std::function<void()>& work) const { (void)key, work(); }
+  virtual void replay_or_run(std::int64_t key, const std::function<void()>& work) const { (void)key, work(); }
   // Called once for each matrix, before it is used: its bytes may be laid in another order, that of these operations.
   virtual void prepare(WeightMatrix& weight) const { (void)weight; }
   // out [T, N] = input [T, K] times the transpose of weight [N, K], plus bias [N] where it is defined. `out` may be
@@ -110,7 +110,7 @@ class Ops {
   // heads [T, count, head_dim], in place; positions [T].
   virtual void rotate(at::Tensor& heads, const at::Tensor& positions, const RotaryFrequencies& frequencies) const = 0;
   // query [T, heads, head_dim] and key [T, kv_heads, head_dim], in place.
-  virtual void turn_heads(at::Tensor& query, at::Tensor& key, const HeadTurn& turn) const {
+  virtual void rotate_heads(at::Tensor& query, at::Tensor& key, const HeadRotation& turn) const {
     if (turn.query_norm.weight.defined()) norm(Norm::rms, query, query, turn.query_norm, turn.epsilon);
     if (turn.key_norm.weight.defined()) norm(Norm::rms, key, key, turn.key_norm, turn.epsilon);
     if (turn.frequencies == nullptr) return;
@@ -131,8 +131,8 @@ class Ops {
   // sum [T, N] += terms [T, N], plus bias [N] where it is defined.
   virtual void add(at::Tensor& sum, const at::Tensor& terms, const at::Tensor& bias) const = 0;
   // out [T, columns] = rows `tokens` [T] of a table of which `table` holds `rows`; zeros for a token outside.
-  virtual void look_up(at::Tensor& out, const at::Tensor& tokens, const WeightMatrix& table,
-                       const Span& rows) const = 0;
+  virtual void embedding(at::Tensor& out, const at::Tensor& tokens, const WeightMatrix& table,
+                         const Span& rows) const = 0;
   // Puts key and value [T, kv_heads, head_dim] where the sequences' blocks say. Then each row of query [T, heads,
   // head_dim] attends to its sequence's cached keys up to and with its own position: out, of the query's shape. The
   // differentiable operations have no cache: each sequence stands whole in the step.

@@ -88,10 +88,10 @@ TEST_P(OpsTest, ActivationsAndSums) {
 TEST_P(OpsTest, LookUpLeavesOtherRanksRowsZero) {
   const Tensor table = random({10, 71}), tokens = at::tensor({20, 29, 3, 30, 24}, at::kLong);
   compare(random({5, 71}), [&](const Ops& ops, Tensor& out) {
-    ops.look_up(out, tokens, prepared(ops, table), {20, 30});
+    ops.embedding(out, tokens, prepared(ops, table), {20, 30});
   });
   Tensor out = random({5, 71});
-  cpu_ops().look_up(out, tokens, prepared(cpu_ops(), table), {20, 30});
+  cpu_ops().embedding(out, tokens, prepared(cpu_ops(), table), {20, 30});
   EXPECT_TRUE(out[0].equal(table[0]) && out[1].equal(table[9]) && out[4].equal(table[4]));
   EXPECT_EQ(out[2].abs().sum().item<float>() + out[3].abs().sum().item<float>(), 0);
 }
@@ -203,7 +203,7 @@ TEST_P(OpsTest, GroupWiseWeights) {
       EXPECT_TRUE(out.equal(expected));
     }
     Tensor out = at::zeros({3, 96}, GetParam());
-    ops->look_up(out, tokens, eight, {0, 50});
+    ops->embedding(out, tokens, eight, {0, 50});
     EXPECT_TRUE(out[0].equal(plain.values[3]) && out[1].equal(plain.values[49]) &&
                 out[2].equal(at::zeros_like(out[2])));
   }
@@ -235,7 +235,7 @@ TEST(QuantisedMatrix, MeetsItsColumnsAlone) {
       EXPECT_TRUE(at::allclose(out, expected, 1e-4, 0.05)) << (out - expected).abs().max().item<float>();
     }
     Tensor found = at::empty({3, inputs});
-    cpu_ops().look_up(found, at::tensor({7, 42, 43}, at::kLong), matrix, {0, outputs});
+    cpu_ops().embedding(found, at::tensor({7, 42, 43}, at::kLong), matrix, {0, outputs});
     EXPECT_TRUE(found[0].equal(plain[7]) && found[1].equal(plain[42]) && found[2].equal(at::zeros({inputs})));
   }
 }

@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "motley/base/error.hpp"
-#include "motley/plan/serve.hpp"
+#include "motley/plan/serve_plan.hpp"
 
 namespace motley {
 

@@ -39,12 +39,12 @@ void attention(const BlockCall& pass, const BlockWeights& block, std::int64_t la
   const Architecture& arch = pass.arch;
   const Ops& ops = pass.ops;
   Tensor input = input_of(pass, block.attention_norm, buffers.normed, hidden);
-  pass.ranks.fan_out(input);
+  pass.ranks.copy_to_ranks(input);
   ops.linears({{buffers.query, block.q}, {buffers.key, block.k}, {buffers.value, block.v}}, input);
   const auto by_heads = [&](const Tensor& rows) { return rows.view({rows.size(0), -1, arch.head_dim}); };
   Tensor query = by_heads(buffers.query), key = by_heads(buffers.key);
   const Tensor value = by_heads(buffers.value);
-  ops.turn_heads(query, key,
+  ops.rotate_heads(query, key,
                  {.query_norm = block.q_norm,
                   .key_norm = block.k_norm,
                   .epsilon = arch.norm_epsilon,
@@ -60,7 +60,7 @@ void feed_forward(const BlockCall& pass, const BlockWeights& block, BlockBuffers
   const Architecture& arch = pass.arch;
   const Ops& ops = pass.ops;
   Tensor input = input_of(pass, block.ffn_norm, buffers.normed, hidden);
-  pass.ranks.fan_out(input);
+  pass.ranks.copy_to_ranks(input);
   if (arch.gated) {
     ops.gated(arch.activation, buffers.gate, buffers.up, input, block.gate, block.up);
   } else {
@@ -77,8 +77,8 @@ void feed_experts(const BlockCall& pass, const BlockWeights& block, const Expert
   Tensor input = input_of(pass, block.ffn_norm, buffers.normed, hidden);
   ops.linear(buffers.routed, input, block.router, {});
   ops.route(buffers.chosen, buffers.shares, buffers.routed, experts.active);
-  pass.ranks.fan_out(buffers.shares);
-  pass.ranks.fan_out(input);
+  pass.ranks.copy_to_ranks(buffers.shares);
+  pass.ranks.copy_to_ranks(input);
   ops.mix_experts(pass.arch.activation, buffers.projected, buffers.gate, buffers.up, input, buffers.chosen,
                   buffers.shares, block.experts);
   if (pass.ranks.size() > 1) pass.ranks.sum(buffers.projected);

@@ -4,8 +4,8 @@
 #include <cstdint>
 
 #include "motley/engine/stage/stage_model.hpp"
-#include "motley/workers/messages.hpp"
 #include "motley/workers/worker_group.hpp"
+#include "motley/workers/worker_messages.hpp"
 
 namespace motley {
 

@@ -172,7 +172,7 @@ class ThreadRank final : public BlockRanks {
     terms = (terms - terms.detach()) +
             meeting_.sum(rank_, terms.detach());  // the gradient of its own terms is that of the sum
   }
-  void fan_out(at::Tensor& input) override {
+  void copy_to_ranks(at::Tensor& input) override {
     if (!input.requires_grad()) return;
     input = input.view_as(input);
     input.register_hook([this](const at::Tensor& gradient) { return meeting_.sum(rank_, gradient); });
@@ -203,7 +203,7 @@ void on_ranks(const Group& group, const Work& work) {
 
 at::Tensor embed(const Rank& rank, ThreadRank& ranks, const at::Tensor& tokens) {
   at::Tensor hidden;
-  differentiable_ops().look_up(hidden, tokens, {rank.weight("embedding.weight")}, rank.shard.vocabulary);
+  differentiable_ops().embedding(hidden, tokens, {rank.weight("embedding.weight")}, rank.shard.vocabulary);
   ranks.sum(hidden);
   return hidden;
 }
@@ -213,7 +213,7 @@ at::Tensor loss(const Architecture& arch, const Rank& rank, ThreadRank& ranks, c
                 const at::Tensor& targets) {
   at::Tensor normed, logits;
   differentiable_ops().norm(arch.norm, normed, hidden, {rank.weight("final_norm.weight"), {}}, arch.norm_epsilon);
-  ranks.fan_out(normed);
+  ranks.copy_to_ranks(normed);
   differentiable_ops().linear(logits, normed, {rank.weight("head.weight")}, {});
   return -at::log_softmax(ranks.gather(logits), -1).gather(1, targets.unsqueeze(1)).sum();
 }

@@ -4,7 +4,7 @@
 #include <cstdint>
 #include <span>
 
-#include "motley/workers/messages.hpp"
+#include "motley/workers/worker_messages.hpp"
 
 namespace motley {
 

@@ -267,13 +267,13 @@ void StageModel::Impl::embed(Tensor hidden) {
   const std::int64_t tokens = hidden.size(0);
   const bool projected = ends.projection_in.defined();
   Tensor looked_up = projected ? rows("embedded", tokens) : hidden;
-  ops.look_up(looked_up, rows("tokens", tokens), ends.embedding, shard.vocabulary);
+  ops.embedding(looked_up, rows("tokens", tokens), ends.embedding, shard.vocabulary);
   collectives.sum(looked_up);
   if (projected) ops.linear(hidden, looked_up, ends.projection_in, {});
   if (!ends.position.defined()) return;
   Tensor positions = rows("normed", tokens);
-  ops.look_up(positions, rows("positions", tokens) + spec.arch.position_offset, ends.position,
-              {0, spec.arch.position_rows});
+  ops.embedding(positions, rows("positions", tokens) + spec.arch.position_offset, ends.position,
+                {0, spec.arch.position_rows});
   ops.add(hidden, positions, {});
 }
 
@@ -433,7 +433,7 @@ Tensor StageModel::forward(const Step& step, const Tensor& incoming, const std::
     }
   };
   if (repeats)
-    m.ops.run(2 * count, run);
+    m.ops.replay_or_run(2 * count, run);
   else
     run();
   return hidden;
@@ -475,7 +475,7 @@ Tensor StageModel::logits(const Tensor& hidden, std::span<const std::int64_t> ro
     }
     m.ops.linear(mine, last, m.weights.ends.head, {});
   };
-  m.ops.run(2 * count + 1, multiply);
+  m.ops.replay_or_run(2 * count + 1, multiply);
   if (m.spec.degree == 1) return mine;
   const Tensor all = m.rows("all_logits", count);
   m.collectives.gather_columns(mine, all, m.vocabulary_bounds);

@@ -104,7 +104,7 @@ TEST_F(GgufWeightsTest, LookUpsAndProductsAreOfTheValues) {
     const at::Tensor values = dequantised(matrix, at::kFloat);
     cpu_ops().prepare(matrix);
     at::Tensor out = at::zeros({3, 192}), product = at::zeros({3, 2048});
-    cpu_ops().look_up(out, tokens, matrix, {0, 1000});
+    cpu_ops().embedding(out, tokens, matrix, {0, 1000});
     EXPECT_TRUE(out.narrow(0, 0, 2).equal(values.index_select(0, tokens.narrow(0, 0, 2)))) << name_of(type);
     EXPECT_TRUE(out[2].equal(at::zeros({192}))) << "a token of another rank";
     const at::Tensor input = at::randn({3, 192});

@@ -15,7 +15,7 @@
 #include "motley/base/clock.hpp"
 #include "motley/base/random.hpp"
 #include "motley/engine/cpu/cpu_device.hpp"
-#include "motley/engine/spill/copy_past_caches.hpp"
+#include "motley/engine/spill/stream_copy.hpp"
 #include "motley/engine/stage/random_model_test.hpp"
 #include "motley/engine/stage/stage_model.hpp"
 #include "motley/engine/weights/load_weights.hpp"
@@ -260,13 +260,13 @@ TEST_F(OffloadTest, TakesLayersInAnyOrderWhateverTheirHomes) {
   }
 }
 
-TEST(CopyPastCachesTest, CopiesWhateverTheSizeAndPlace) {
+TEST(StreamCopyTest, CopiesWhateverTheSizeAndPlace) {
   std::vector<std::byte> from(700);
   for (std::size_t i = 0; i < from.size(); ++i) from[i] = static_cast<std::byte>(i * 7 + 1);
   for (const std::size_t begin : {0, 1, 16})
     for (const std::size_t size : {0, 1, 63, 64, 65, 128, 640}) {
       alignas(64) std::array<std::byte, 700> to{};
-      copy_past_caches(std::span(to).subspan(begin), std::span(from).subspan(begin % 3, size));
+      stream_copy(std::span(to).subspan(begin), std::span(from).subspan(begin % 3, size));
       for (std::size_t i = 0; i < to.size(); ++i)
         ASSERT_EQ(to[i], i >= begin && i < begin + size ? from[begin % 3 + i - begin] : std::byte{0})
             << size << " bytes at " << begin << ", byte " << i;

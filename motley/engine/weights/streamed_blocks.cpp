@@ -8,7 +8,7 @@
 #include <cstring>
 
 #include "motley/base/error.hpp"
-#include "motley/engine/spill/copy_past_caches.hpp"
+#include "motley/engine/spill/stream_copy.hpp"
 
 namespace motley {
 namespace {
@@ -151,7 +151,7 @@ void StreamedBlocks::copy(const Home& home, int buffer) {
   at::parallel_for(0, pieces, 1, [&](std::int64_t first, std::int64_t last) {
     const auto begin = static_cast<std::size_t>(first * copied_piece_bytes);
     const auto end = static_cast<std::size_t>(std::min(last * copied_piece_bytes, home.bytes));
-    copy_past_caches(to.subspan(begin), from.subspan(begin, end - begin));
+    stream_copy(to.subspan(begin), from.subspan(begin, end - begin));
   });
 }
 

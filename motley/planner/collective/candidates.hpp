@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "motley/base/clock.hpp"
-#include "motley/planner/collective/options.hpp"
+#include "motley/planner/collective/collective_options.hpp"
 #include "motley/planner/collective/share_tree.hpp"
 
 namespace motley {

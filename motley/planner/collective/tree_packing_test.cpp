@@ -8,7 +8,7 @@
 
 #include "motley/cost/collective/collective_limit.hpp"
 #include "motley/cost/collective/genmodel.hpp"
-#include "motley/plan/collective.hpp"
+#include "motley/plan/collective_plan.hpp"
 #include "motley/planner/collective/networks_test.hpp"
 #include "motley/solve/milp.hpp"
 

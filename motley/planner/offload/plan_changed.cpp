@@ -6,7 +6,7 @@
 
 #include "motley/base/hints.hpp"
 #include "motley/base/units.hpp"
-#include "motley/planner/offload/offload.hpp"
+#include "motley/planner/offload/plan_offload.hpp"
 
 namespace motley {
 namespace {

@@ -4,7 +4,7 @@
 #include <string>
 #include <vector>
 
-#include "motley/planner/offload/options.hpp"
+#include "motley/planner/offload/offload_options.hpp"
 
 namespace motley {
 

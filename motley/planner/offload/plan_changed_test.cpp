@@ -4,7 +4,7 @@
 
 #include "motley/base/error.hpp"
 #include "motley/cost/form/cases_test.hpp"
-#include "motley/planner/offload/offload.hpp"
+#include "motley/planner/offload/plan_offload.hpp"
 
 namespace motley {
 namespace {

@@ -7,7 +7,7 @@
 
 #include "motley/base/clock.hpp"
 #include "motley/cost/offload/offload_cost.hpp"
-#include "motley/planner/offload/options.hpp"
+#include "motley/planner/offload/offload_options.hpp"
 
 namespace motley {
 

@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "motley/base/random.hpp"
-#include "motley/planner/rent/rent.hpp"
+#include "motley/planner/rent/plan_rent.hpp"
 
 namespace motley {
 

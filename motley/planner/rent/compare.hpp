@@ -1,7 +1,7 @@
 // What is shown with a rent plan: what binds it, fleets of one type, and slower devices.
 #pragma once
 
-#include "motley/planner/rent/fleet.hpp"
+#include "motley/planner/rent/rent_fleet.hpp"
 
 namespace motley {
 

@@ -3,7 +3,7 @@
 #include <limits>
 #include <numeric>
 
-#include "motley/planner/rent/fleet.hpp"
+#include "motley/planner/rent/rent_fleet.hpp"
 
 namespace motley {
 namespace {

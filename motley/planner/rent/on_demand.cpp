@@ -3,7 +3,7 @@
 #include <cmath>
 
 #include "motley/base/clock.hpp"
-#include "motley/planner/rent/fleet.hpp"
+#include "motley/planner/rent/rent_fleet.hpp"
 #include "motley/planner/rent/shapes.hpp"
 
 namespace motley {

@@ -12,7 +12,7 @@
 #include <vector>
 
 #include "motley/cost/form/form.hpp"
-#include "motley/planner/rent/rent.hpp"
+#include "motley/planner/rent/plan_rent.hpp"
 #include "motley/solve/chain_dp.hpp"
 
 namespace motley {

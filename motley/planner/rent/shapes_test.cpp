@@ -10,7 +10,7 @@
 
 #include "motley/base/error.hpp"
 #include "motley/cost/serve/serve_cost.hpp"
-#include "motley/planner/rent/fleet.hpp"
+#include "motley/planner/rent/rent_fleet.hpp"
 
 namespace motley {
 namespace {

@@ -3,7 +3,7 @@
 
 #include <functional>
 
-#include "motley/planner/serve/pipeline/problem.hpp"
+#include "motley/planner/serve/pipeline/serve_problem.hpp"
 
 namespace motley {
 

@@ -4,7 +4,7 @@
 
 #include "motley/cost/form/cases_test.hpp"
 #include "motley/model/type_quality.hpp"
-#include "motley/planner/serve/serve.hpp"
+#include "motley/planner/serve/plan_serve.hpp"
 
 namespace motley {
 namespace {

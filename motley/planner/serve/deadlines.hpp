@@ -5,7 +5,7 @@
 #include <vector>
 
 #include "motley/cost/form/form.hpp"
-#include "motley/plan/serve.hpp"
+#include "motley/plan/serve_plan.hpp"
 
 namespace motley {
 

@@ -6,7 +6,7 @@
 #include <cstdio>
 
 #include "motley/cost/form/cases_test.hpp"
-#include "motley/planner/serve/serve.hpp"
+#include "motley/planner/serve/plan_serve.hpp"
 
 namespace motley {
 namespace {

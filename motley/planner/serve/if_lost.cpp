@@ -23,28 +23,28 @@ std::vector<PossibleLoss> possible_losses(const ServePlan& plan) {
   return losses;
 }
 
-Loss loss_of(const std::string& name, const ServePlan& before, const std::optional<ServePlan>& after) {
+LossImpact loss_impact(const std::string& name, const ServePlan& before, const std::optional<ServePlan>& after) {
   if (!after) return {name, {}};
-  return {name, Loss::Rest{after->predicted.tokens_per_s, weight_moves(before, *after).loaded_bytes}};
+  return {name, LossImpact::Rest{after->predicted.tokens_per_s, weight_moves(before, *after).loaded_bytes}};
 }
 
-std::vector<Loss> losses_of(const ServePlan& plan) {
+std::vector<LossImpact> loss_impacts(const ServePlan& plan) {
   ServeOptions options = options_of(plan);
-  std::vector<Loss> losses;
+  std::vector<LossImpact> losses;
   for (const PossibleLoss& loss : possible_losses(plan)) {
     options.excluded.assign(loss.devices.begin(), loss.devices.end());
     std::optional<ServePlan> after;
     if (loss.devices.size() < plan.cluster.devices.size())
       after = plan_serve(plan.cluster, plan.model, plan.workload, options).plan;
     if (after) after = keep_places(*std::move(after), plan, options.excluded, options.cost);
-    losses.push_back(loss_of(loss.name, plan, after));
+    losses.push_back(loss_impact(loss.name, plan, after));
   }
   return losses;
 }
 
-Value losses_value(const std::vector<Loss>& losses) {
+Value loss_impacts_value(const std::vector<LossImpact>& losses) {
   Value::Array all;
-  for (const Loss& loss : losses) {
+  for (const LossImpact& loss : losses) {
     const char* what = loss.name.find('/') == std::string::npos ? "machine" : "device";
     Value value = Value::object({{what, loss.name}, {"fits", loss.rest.has_value()}});
     if (loss.rest) {

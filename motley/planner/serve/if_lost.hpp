@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "motley/base/value.hpp"
-#include "motley/plan/serve.hpp"
+#include "motley/plan/serve_plan.hpp"
 
 namespace motley {
 
@@ -19,7 +19,7 @@ struct PossibleLoss {
 // Each machine that the plan uses, then each device of those of which it uses several.
 std::vector<PossibleLoss> possible_losses(const ServePlan& plan);
 
-struct Loss {
+struct LossImpact {
   struct Rest {
     double tokens_per_s = 0;
     std::int64_t loaded_bytes = 0;  // of layers, by the devices that are left
@@ -27,11 +27,11 @@ struct Loss {
   std::string name;
   std::optional<Rest> rest;  // none: nothing fits
 };
-Loss loss_of(const std::string& name, const ServePlan& before, const std::optional<ServePlan>& after);
+LossImpact loss_impact(const std::string& name, const ServePlan& before, const std::optional<ServePlan>& after);
 // Of each possible loss: makes a plan for what is left, as this one was made.
-std::vector<Loss> losses_of(const ServePlan& plan);
+std::vector<LossImpact> loss_impacts(const ServePlan& plan);
 
 // {"machine" or "device", "fits", "tokens_per_s", "loaded_bytes"} each.
-Value losses_value(const std::vector<Loss>& losses);
+Value loss_impacts_value(const std::vector<LossImpact>& losses);
 
 }  // namespace motley

@@ -10,9 +10,9 @@
 
 #include "motley/cost/form/cases_test.hpp"
 #include "motley/cost/serve/serve_cost.hpp"
-#include "motley/planner/serve/grouping/write.hpp"
+#include "motley/planner/serve/grouping/write_plan.hpp"
 #include "motley/planner/serve/pipeline/search.hpp"
-#include "motley/planner/serve/serve.hpp"
+#include "motley/planner/serve/plan_serve.hpp"
 
 namespace motley {
 namespace {

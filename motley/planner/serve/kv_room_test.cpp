@@ -7,7 +7,7 @@
 
 #include "motley/cost/form/cases_test.hpp"
 #include "motley/cost/serve/serve_cost.hpp"
-#include "motley/planner/serve/serve.hpp"
+#include "motley/planner/serve/plan_serve.hpp"
 #include "motley/sim/simulate.hpp"
 #include "motley/workload/arrivals.hpp"
 

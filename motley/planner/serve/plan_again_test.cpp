@@ -108,7 +108,7 @@ TEST(IfLost, EachMachineThenEachDeviceOfThoseWithSeveral) {
 
 TEST(IfLost, LessIsLeftOrNothingFits) {
   const ServePlan plan = plan_for(workload_of(60, 20), Objective::throughput);
-  for (const Loss& loss : losses_of(plan)) {
+  for (const LossImpact& loss : loss_impacts(plan)) {
     ASSERT_TRUE(loss.rest) << loss.name;
     EXPECT_LT(loss.rest->tokens_per_s, plan.predicted.tokens_per_s);
   }
@@ -127,10 +127,10 @@ reserve = "8 MiB"
 [network]
 within_site = { latency = "10 us", bandwidth = "100 GB/s" }
 )");
-  const std::vector<Loss> losses = losses_of(alone);
+  const std::vector<LossImpact> losses = loss_impacts(alone);
   EXPECT_FALSE(losses.at(0).rest);
-  EXPECT_EQ(to_json(losses_value({losses.at(0)})), R"([{"machine":"a","fits":false}])");
-  EXPECT_EQ(to_json(losses_value({{"a/1", Loss::Rest{2.5, 7}}})),
+  EXPECT_EQ(to_json(loss_impacts_value({losses.at(0)})), R"([{"machine":"a","fits":false}])");
+  EXPECT_EQ(to_json(loss_impacts_value({{"a/1", LossImpact::Rest{2.5, 7}}})),
             R"([{"device":"a/1","fits":true,"tokens_per_s":2.5,"loaded_bytes":7}])");
 }
 

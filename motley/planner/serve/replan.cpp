@@ -8,7 +8,7 @@
 #include <utility>
 
 #include "motley/base/clock.hpp"
-#include "motley/planner/serve/grouping/write.hpp"
+#include "motley/planner/serve/grouping/write_plan.hpp"
 #include "motley/planner/serve/standby.hpp"
 
 namespace motley {

@@ -5,7 +5,7 @@
 #include <string>
 #include <vector>
 
-#include "motley/planner/serve/serve.hpp"
+#include "motley/planner/serve/plan_serve.hpp"
 
 namespace motley {
 

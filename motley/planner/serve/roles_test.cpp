@@ -7,7 +7,7 @@
 
 #include "motley/base/random.hpp"
 #include "motley/cost/form/cases_test.hpp"
-#include "motley/planner/serve/serve.hpp"
+#include "motley/planner/serve/plan_serve.hpp"
 #include "motley/sim/simulate.hpp"
 #include "motley/solve/flow.hpp"
 #include "motley/workload/arrivals.hpp"

@@ -4,7 +4,7 @@
 #include <cstdint>
 #include <optional>
 
-#include "motley/plan/serve.hpp"
+#include "motley/plan/serve_plan.hpp"
 
 namespace motley {
 

@@ -7,7 +7,7 @@
 #include <map>
 
 #include "motley/base/error.hpp"
-#include "motley/cluster/write.hpp"
+#include "motley/cluster/write_cluster.hpp"
 #include "motley/cost/collective/collective_network.hpp"
 #include "motley/cost/collective/genmodel_fit.hpp"
 #include "motley/probe/fit/member_cluster.hpp"

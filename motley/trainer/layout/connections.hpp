@@ -7,7 +7,7 @@
 #include <utility>
 #include <vector>
 
-#include "motley/trainer/layout/layout.hpp"
+#include "motley/trainer/layout/worker_layout.hpp"
 #include "motley/workers/worker_group.hpp"
 
 namespace motley {

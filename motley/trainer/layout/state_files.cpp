@@ -4,7 +4,7 @@
 
 #include "motley/checkpoint/manifest.hpp"
 #include "motley/model/part_tensors.hpp"
-#include "motley/trainer/layout/layout.hpp"
+#include "motley/trainer/layout/worker_layout.hpp"
 
 namespace motley {
 namespace {

@@ -10,7 +10,7 @@
 
 #include "motley/checkpoint/safetensors_writer.hpp"
 #include "motley/plan/gradients.hpp"
-#include "motley/plan/train.hpp"
+#include "motley/plan/train_plan.hpp"
 
 namespace motley {
 

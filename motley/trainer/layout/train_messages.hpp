@@ -9,7 +9,7 @@
 #include <variant>
 
 #include "motley/base/bounded.hpp"
-#include "motley/workers/messages.hpp"
+#include "motley/workers/worker_messages.hpp"
 
 namespace motley {
 
@@ -18,7 +18,8 @@ constexpr std::size_t max_part_bytes = std::size_t{4} << 20;  // of a state
 struct TrainLaunch {
   BoundedText<max_plan_bytes> plan_json;
   std::int64_t updates = 0;  // that the weights have had; 0: the folder has no states of an optimizer
-  BoundedList<WorkerAddress, max_plan_workers> workers;  // in the order of train_devices() (trainer/layout/layout.hpp)
+  BoundedList<WorkerAddress, max_plan_workers>
+      workers;  // in the order of train_devices() (trainer/layout/worker_layout.hpp)
   bool operator==(const TrainLaunch&) const = default;
 };
 

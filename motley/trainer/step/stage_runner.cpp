@@ -242,7 +242,7 @@ Tensor StageRunner::embed(Range& range, TrainUnit& unit, std::int64_t micro_batc
   {
     const at::NoGradGuard values_alone;
     const TrainTensor& table = unit.at("embedding.weight");
-    ops_.look_up(hidden, tokens, {.values = table.weight.detach()}, table.slice.rows);
+    ops_.embedding(hidden, tokens, {.values = table.weight.detach()}, table.slice.rows);
     hidden = hidden.contiguous();
     range.tensor_ranks->sum_values(hidden);
   }
@@ -326,7 +326,7 @@ void StageRunner::head(Range& range, TrainUnit& unit, std::int64_t micro_batch, 
   if (arch_.final_norm) ops_.norm(arch_.norm, normed, input, norm_weights(unit, "final_norm"), arch_.norm_epsilon);
   if (const TrainTensor* projection = unit.find("projection_out.weight"))
     normed = at::linear(normed, projection->weight);
-  range.tensor_ranks->fan_out(normed);
+  range.tensor_ranks->copy_to_ranks(normed);
 
   Tensor back;
   {

@@ -13,7 +13,7 @@
 #include "motley/engine/device/host_memory.hpp"
 #include "motley/engine/device/memory_meter.hpp"
 #include "motley/engine/weights/weights.hpp"
-#include "motley/trainer/layout/schedule.hpp"
+#include "motley/trainer/layout/stage_passes.hpp"
 #include "motley/trainer/layout/state_writer.hpp"
 
 namespace motley {

@@ -84,8 +84,8 @@ void TrainOps::activate(Activation kind, Tensor& values, const Tensor& factors) 
 
 void TrainOps::add(Tensor& sum, const Tensor& terms, const Tensor& bias) const { engine_.add(sum, terms, bias); }
 
-void TrainOps::look_up(Tensor& out, const Tensor& tokens, const WeightMatrix& table, const Span& rows) const {
-  engine_.look_up(out, tokens, table, rows);
+void TrainOps::embedding(Tensor& out, const Tensor& tokens, const WeightMatrix& table, const Span& rows) const {
+  engine_.embedding(out, tokens, table, rows);
 }
 
 void TrainOps::attend(Tensor& out, const Tensor& query, const Tensor& key, const Tensor& value, const LayerCache& cache,

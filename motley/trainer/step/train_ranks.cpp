@@ -48,7 +48,7 @@ void TrainRanks::sum(Tensor& terms) {
   if (group_ != nullptr) terms = SumForwards::apply(terms, this);
 }
 
-void TrainRanks::fan_out(Tensor& input) {
+void TrainRanks::copy_to_ranks(Tensor& input) {
   if (group_ != nullptr && input.requires_grad()) input = SumBackwards::apply(input, this);
 }
 

@@ -12,8 +12,8 @@
 #include <vector>
 
 #include "motley/engine/stage/block.hpp"
-#include "motley/trainer/layout/layout.hpp"
 #include "motley/trainer/layout/state_files.hpp"
+#include "motley/trainer/layout/worker_layout.hpp"
 
 namespace motley {
 

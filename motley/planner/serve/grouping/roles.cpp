@@ -12,7 +12,7 @@
 #include "motley/base/clock.hpp"
 #include "motley/cost/serve/hand_over.hpp"
 #include "motley/cost/serve/serve_cost.hpp"
-#include "motley/planner/serve/grouping/write.hpp"
+#include "motley/planner/serve/grouping/write_plan.hpp"
 #include "motley/solve/milp.hpp"
 
 namespace motley {

@@ -9,7 +9,7 @@
 #include "motley/cost/serve/serve_cost.hpp"
 #include "motley/cost/serve/serve_forms.hpp"
 #include "motley/planner/serve/pipeline/search.hpp"
-#include "motley/planner/serve/serve.hpp"
+#include "motley/planner/serve/plan_serve.hpp"
 
 namespace motley {
 namespace {

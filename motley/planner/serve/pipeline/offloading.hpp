@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "motley/cost/form/form.hpp"
-#include "motley/planner/serve/pipeline/problem.hpp"
+#include "motley/planner/serve/pipeline/serve_problem.hpp"
 
 namespace motley {
 

@@ -12,7 +12,7 @@
 #include "motley/cost/form/cases_test.hpp"
 #include "motley/cost/serve/serve_cost.hpp"
 #include "motley/cost/serve/serve_forms.hpp"
-#include "motley/planner/serve/serve.hpp"
+#include "motley/planner/serve/plan_serve.hpp"
 
 namespace motley {
 namespace {

@@ -7,7 +7,7 @@
 #include <string>
 #include <vector>
 
-#include "motley/planner/serve/pipeline/problem.hpp"
+#include "motley/planner/serve/pipeline/serve_problem.hpp"
 #include "motley/planner/serve/pipeline/stage_table.hpp"
 
 namespace motley {

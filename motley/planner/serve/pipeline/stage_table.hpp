@@ -8,7 +8,7 @@
 
 #include "motley/cost/form/form.hpp"
 #include "motley/planner/serve/pipeline/classes.hpp"
-#include "motley/planner/serve/pipeline/problem.hpp"
+#include "motley/planner/serve/pipeline/serve_problem.hpp"
 #include "motley/solve/chain_dp.hpp"
 
 namespace motley {

@@ -9,7 +9,7 @@
 #include <cstdint>
 #include <vector>
 
-#include "motley/planner/serve/pipeline/problem.hpp"
+#include "motley/planner/serve/pipeline/serve_problem.hpp"
 #include "motley/solve/chain_dp.hpp"
 #include "motley/solve/flow.hpp"
 

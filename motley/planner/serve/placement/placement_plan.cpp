@@ -12,7 +12,7 @@
 
 #include "motley/base/units.hpp"
 #include "motley/planner/serve/grouping/bound.hpp"
-#include "motley/planner/serve/grouping/write.hpp"
+#include "motley/planner/serve/grouping/write_plan.hpp"
 #include "motley/planner/serve/pipeline/classes.hpp"
 
 namespace motley {

@@ -5,7 +5,7 @@
 #include <algorithm>
 
 #include "motley/cost/serve/flow.hpp"
-#include "motley/planner/serve/serve.hpp"
+#include "motley/planner/serve/plan_serve.hpp"
 
 namespace motley {
 namespace {

@@ -6,7 +6,7 @@
 #include <utility>
 
 #include "motley/planner/serve/grouping/roles.hpp"
-#include "motley/planner/serve/grouping/write.hpp"
+#include "motley/planner/serve/grouping/write_plan.hpp"
 #include "motley/planner/serve/trial/assemble.hpp"
 
 namespace motley {

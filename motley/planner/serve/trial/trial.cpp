@@ -3,7 +3,7 @@
 #include <algorithm>
 
 #include "motley/cost/serve/serve_cost.hpp"
-#include "motley/planner/serve/grouping/write.hpp"
+#include "motley/planner/serve/grouping/write_plan.hpp"
 #include "motley/sim/simulate.hpp"
 #include "motley/workload/arrivals.hpp"
 

@@ -10,9 +10,9 @@
 #include "motley/base/parallel.hpp"
 #include "motley/base/units.hpp"
 #include "motley/cluster/names.hpp"
-#include "motley/planner/train/joint/deployment.hpp"
+#include "motley/planner/train/joint/candidate.hpp"
 #include "motley/planner/train/joint/polish.hpp"
-#include "motley/planner/train/plan/train_plan.hpp"
+#include "motley/planner/train/plan/make_train_plan.hpp"
 
 namespace motley {
 namespace {
@@ -29,12 +29,12 @@ constexpr double first_share = 0.3, start_share = 0.5;  // until all structures,
 
 struct Scored {
   double iteration_s = 0;
-  Deployment deployment;
+  TrainCandidate candidate;
 };
 
-bool allowed(const TrainOptions& options, const Deployment& deployment) {
-  if (options.replicas && std::ssize(deployment.replicas) != *options.replicas) return false;
-  return !options.stages || std::all_of(deployment.replicas.begin(), deployment.replicas.end(),
+bool allowed(const TrainOptions& options, const TrainCandidate& candidate) {
+  if (options.replicas && std::ssize(candidate.replicas) != *options.replicas) return false;
+  return !options.stages || std::all_of(candidate.replicas.begin(), candidate.replicas.end(),
                                         [&](const auto& replica) { return std::ssize(replica) == *options.stages; });
 }
 
@@ -48,14 +48,14 @@ std::vector<std::int64_t> micro_batches(const TrainProblem& problem, std::int64_
 }
 
 // Best first; those that do not fit are left out.
-std::vector<Scored> scored(Judge& judge, std::vector<Deployment> deployments, int threads, Instant deadline,
+std::vector<Scored> scored(Judge& judge, std::vector<TrainCandidate> candidates, int threads, Instant deadline,
                            std::int64_t& evaluated) {
-  std::vector<Scored> scored(deployments.size());
-  in_parallel(deployments.size(), threads, [&](std::size_t i) {
+  std::vector<Scored> scored(candidates.size());
+  in_parallel(candidates.size(), threads, [&](std::size_t i) {
     if (i > 0 && Clock::now() >= deadline) return;
-    scored[i] = {judge.quick(deployments[i]).iteration_s, std::move(deployments[i])};
+    scored[i] = {judge.quick(candidates[i]).iteration_s, std::move(candidates[i])};
   });
-  std::erase_if(scored, [](const Scored& one) { return one.deployment.replicas.empty(); });
+  std::erase_if(scored, [](const Scored& one) { return one.candidate.replicas.empty(); });
   evaluated += std::ssize(scored);
   std::stable_sort(scored.begin(), scored.end(),
                    [](const Scored& a, const Scored& b) { return a.iteration_s < b.iteration_s; });
@@ -65,14 +65,14 @@ std::vector<Scored> scored(Judge& judge, std::vector<Deployment> deployments, in
 // All structures with one micro-batch; the best of them, of few all, with every other one.
 std::vector<Scored> scored_starts(Judge& judge, const TrainOptions& options, Instant half_time, Instant deadline,
                                   std::int64_t& evaluated) {
-  const auto widest = [](const Deployment& deployment) {
+  const auto widest = [](const TrainCandidate& candidate) {
     std::int64_t most = 1;
-    for (const auto& replica : deployment.replicas)
+    for (const auto& replica : candidate.replicas)
       for (const auto& group : replica) most = std::max<std::int64_t>(most, std::ssize(group));
     return most;
   };
-  std::vector<Deployment> starts;
-  for (auto& start : structured_deployments(judge.problem())) {
+  std::vector<TrainCandidate> starts;
+  for (auto& start : structured_candidates(judge.problem())) {
     if (!allowed(options, start)) continue;
     const auto sizes = micro_batches(judge.problem(), widest(start));
     const auto usual = std::upper_bound(sizes.begin(), sizes.end(), widest(start));
@@ -80,10 +80,10 @@ std::vector<Scored> scored_starts(Judge& judge, const TrainOptions& options, Ins
     starts.push_back(std::move(start));
   }
   std::vector<Scored> found = scored(judge, std::move(starts), options.threads, half_time, evaluated);
-  std::vector<Deployment> others;
+  std::vector<TrainCandidate> others;
   for (std::size_t i = 0; i < found.size() && i < std::max(varied, found.size() / 4); ++i)
-    for (const std::int64_t sequences : micro_batches(judge.problem(), widest(found[i].deployment)))
-      if (sequences != found[i].deployment.sequences) others.push_back({found[i].deployment.replicas, sequences});
+    for (const std::int64_t sequences : micro_batches(judge.problem(), widest(found[i].candidate)))
+      if (sequences != found[i].candidate.sequences) others.push_back({found[i].candidate.replicas, sequences});
   for (Scored& other : scored(judge, std::move(others), options.threads, deadline, evaluated))
     found.push_back(std::move(other));
   std::erase_if(found, [](const Scored& one) { return std::isinf(one.iteration_s); });
@@ -171,9 +171,9 @@ TrainOutcome plan_joint(const Cluster& cluster, const Model& model, const Worklo
     std::vector<Scored> found(restarts);
     std::vector<std::int64_t> counts(restarts, 0);
     in_parallel(restarts, options.threads, [&](std::size_t i) {
-      const Deployment& from = candidates[i % std::min<std::size_t>(candidates.size(), restarts / 2)].deployment;
-      found[i].deployment = improved(judge, from, options.seed, i, moves, search_deadline, counts[i]);
-      found[i].iteration_s = judge.quick(found[i].deployment).iteration_s;
+      const TrainCandidate& from = candidates[i % std::min<std::size_t>(candidates.size(), restarts / 2)].candidate;
+      found[i].candidate = improved(judge, from, options.seed, i, moves, search_deadline, counts[i]);
+      found[i].iteration_s = judge.quick(found[i].candidate).iteration_s;
     });
     for (const std::int64_t count : counts) evaluated += count;
     candidates.insert(candidates.begin(), found.begin(), found.end());
@@ -184,7 +184,7 @@ TrainOutcome plan_joint(const Cluster& cluster, const Model& model, const Worklo
   const bool cut = Clock::now() >= search_deadline;
   std::vector<Judged> confirmed(std::min(most_confirmed, candidates.size()));
   in_parallel(confirmed.size(), options.threads, [&](std::size_t i) {
-    if (i == 0 || Clock::now() < deadline) confirmed[i] = judge.exact(candidates[i].deployment);
+    if (i == 0 || Clock::now() < deadline) confirmed[i] = judge.exact(candidates[i].candidate);
   });
   std::stable_sort(confirmed.begin(), confirmed.end(),
                    [](const Judged& a, const Judged& b) { return a.iteration_s < b.iteration_s; });

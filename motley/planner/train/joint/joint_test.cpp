@@ -9,7 +9,7 @@
 #include <random>
 
 #include "motley/cost/train/train_price.hpp"
-#include "motley/planner/train/joint/deployment.hpp"
+#include "motley/planner/train/joint/candidate.hpp"
 #include "motley/planner/train/joint/memory_price.hpp"
 #include "motley/planner/train/joint/polish.hpp"
 

@@ -3,7 +3,7 @@
 
 #include "motley/base/clock.hpp"
 #include "motley/base/random.hpp"
-#include "motley/planner/train/joint/deployment.hpp"
+#include "motley/planner/train/joint/candidate.hpp"
 
 namespace motley {
 namespace {
@@ -12,55 +12,55 @@ constexpr double start_temperature = 0.05;  // of the step's time; falls to noth
 constexpr std::int64_t most_sequences = 64;
 constexpr double unlike_stages = 0.1;  // of the attempts to join over machines or types
 
-// One random change of a deployment; unchanged where the dice meant something impossible.
+// One random change of a candidate; unchanged where the dice meant something impossible.
 class Mutation {
  public:
   Mutation(const TrainProblem& problem, RandomStream& dice) : problem_(problem), dice_(dice) {}
 
-  Deployment of(Deployment deployment) {
+  TrainCandidate of(TrainCandidate candidate) {
     const double kind = dice_.uniform();
     if (kind < 0.25)
-      move(deployment);
+      move(candidate);
     else if (kind < 0.45)
-      swap(deployment);
+      swap(candidate);
     else if (kind < 0.60)
-      reorder(deployment);
+      reorder(candidate);
     else if (kind < 0.70)
-      split(deployment);
+      split(candidate);
     else if (kind < 0.80)
-      join(deployment);
+      join(candidate);
     else if (kind < 0.86)
-      divide(deployment);
+      divide(candidate);
     else if (kind < 0.91)
-      merge(deployment);
+      merge(candidate);
     else if (kind < 0.96)
-      idle(deployment);
+      idle(candidate);
     else
-      deployment.sequences = dice_.uniform() < 0.5 ? std::max<std::int64_t>(1, deployment.sequences / 2)
-                                                   : std::min(most_sequences, deployment.sequences * 2);
-    std::erase_if(deployment.replicas, [](const PipelineGroups& replica) { return replica.empty(); });
-    return deployment;
+      candidate.sequences = dice_.uniform() < 0.5 ? std::max<std::int64_t>(1, candidate.sequences / 2)
+                                                  : std::min(most_sequences, candidate.sequences * 2);
+    std::erase_if(candidate.replicas, [](const PipelineGroups& replica) { return replica.empty(); });
+    return candidate;
   }
 
  private:
-  std::size_t any(const Deployment& deployment) { return dice_.below(deployment.replicas.size()); }
+  std::size_t any(const TrainCandidate& candidate) { return dice_.below(candidate.replicas.size()); }
 
-  void move(Deployment& deployment) {
-    PipelineGroups& from = deployment.replicas[any(deployment)];
-    PipelineGroups& to = deployment.replicas[any(deployment)];
+  void move(TrainCandidate& candidate) {
+    PipelineGroups& from = candidate.replicas[any(candidate)];
+    PipelineGroups& to = candidate.replicas[any(candidate)];
     if (&from == &to) return;
     const std::size_t i = dice_.below(from.size());
     to.insert(to.begin() + static_cast<std::ptrdiff_t>(dice_.below(to.size() + 1)), std::move(from[i]));
     from.erase(from.begin() + static_cast<std::ptrdiff_t>(i));
   }
-  void swap(Deployment& deployment) {
-    PipelineGroups& a = deployment.replicas[any(deployment)];
-    PipelineGroups& b = deployment.replicas[any(deployment)];
+  void swap(TrainCandidate& candidate) {
+    PipelineGroups& a = candidate.replicas[any(candidate)];
+    PipelineGroups& b = candidate.replicas[any(candidate)];
     std::swap(a[dice_.below(a.size())], b[dice_.below(b.size())]);
   }
   // A part of a pipeline the other way round, or somewhere else.
-  void reorder(Deployment& deployment) {
-    PipelineGroups& replica = deployment.replicas[any(deployment)];
+  void reorder(TrainCandidate& candidate) {
+    PipelineGroups& replica = candidate.replicas[any(candidate)];
     std::size_t a = dice_.below(replica.size()), b = dice_.below(replica.size());
     if (a > b) std::swap(a, b);
     const auto at = [&](std::size_t i) { return replica.begin() + static_cast<std::ptrdiff_t>(i); };
@@ -69,8 +69,8 @@ class Mutation {
     else
       std::rotate(at(a), at(a + 1), at(b + 1));
   }
-  void split(Deployment& deployment) {
-    PipelineGroups& replica = deployment.replicas[any(deployment)];
+  void split(TrainCandidate& candidate) {
+    PipelineGroups& replica = candidate.replicas[any(candidate)];
     const std::size_t i = dice_.below(replica.size());
     const std::vector<int> whole = replica[i];
     if (whole.size() < 2) return;
@@ -79,8 +79,8 @@ class Mutation {
     replica.insert(replica.begin() + static_cast<std::ptrdiff_t>(i) + 1, std::vector<int>(middle, whole.end()));
   }
   // Two neighbouring stages become one: mostly of like devices in one machine.
-  void join(Deployment& deployment) {
-    PipelineGroups& replica = deployment.replicas[any(deployment)];
+  void join(TrainCandidate& candidate) {
+    PipelineGroups& replica = candidate.replicas[any(candidate)];
     if (replica.size() < 2) return;
     const std::size_t i = dice_.below(replica.size() - 1);
     const auto& devices = problem_.cluster.devices;
@@ -91,31 +91,31 @@ class Mutation {
     std::sort(replica[i].begin(), replica[i].end());
     replica.erase(replica.begin() + static_cast<std::ptrdiff_t>(i) + 1);
   }
-  void divide(Deployment& deployment) {
-    PipelineGroups& replica = deployment.replicas[any(deployment)];
+  void divide(TrainCandidate& candidate) {
+    PipelineGroups& replica = candidate.replicas[any(candidate)];
     if (replica.size() < 2) return;
     const auto middle = replica.begin() + static_cast<std::ptrdiff_t>(1 + dice_.below(replica.size() - 1));
     PipelineGroups tail(middle, replica.end());
     replica.erase(middle, replica.end());
-    deployment.replicas.push_back(std::move(tail));
+    candidate.replicas.push_back(std::move(tail));
   }
-  void merge(Deployment& deployment) {
-    const std::size_t a = any(deployment), b = any(deployment);
+  void merge(TrainCandidate& candidate) {
+    const std::size_t a = any(candidate), b = any(candidate);
     if (a == b) return;
-    PipelineGroups& from = deployment.replicas[b];
-    deployment.replicas[a].insert(deployment.replicas[a].end(), from.begin(), from.end());
+    PipelineGroups& from = candidate.replicas[b];
+    candidate.replicas[a].insert(candidate.replicas[a].end(), from.begin(), from.end());
     from.clear();
   }
   // A stage's devices rest; or some that rest form a stage.
-  void idle(Deployment& deployment) {
+  void idle(TrainCandidate& candidate) {
     std::vector<bool> busy(problem_.cluster.devices.size(), false);
-    for (const auto& replica : deployment.replicas)
+    for (const auto& replica : candidate.replicas)
       for (const auto& group : replica)
         for (const int device : group) busy[static_cast<std::size_t>(device)] = true;
     std::vector<int> resting;
     for (std::size_t device = 0; device < busy.size(); ++device)
       if (!busy[device]) resting.push_back(static_cast<int>(device));
-    PipelineGroups& replica = deployment.replicas[any(deployment)];
+    PipelineGroups& replica = candidate.replicas[any(candidate)];
     if (resting.empty() || dice_.uniform() < 0.5) {
       if (replica.size() > 1) replica.erase(replica.begin() + static_cast<std::ptrdiff_t>(dice_.below(replica.size())));
       return;
@@ -139,15 +139,15 @@ class Mutation {
 
 }  // namespace
 
-Deployment improved(Judge& judge, const Deployment& start, std::uint64_t seed, std::uint64_t stream, std::int64_t moves,
-                    Instant deadline, std::int64_t& evaluated) {
+TrainCandidate improved(Judge& judge, const TrainCandidate& start, std::uint64_t seed, std::uint64_t stream,
+                        std::int64_t moves, Instant deadline, std::int64_t& evaluated) {
   RandomStream dice(seed, stream);
-  Deployment best = start, current = start;
+  TrainCandidate best = start, current = start;
   double current_s = judge.quick(start).iteration_s, best_s = current_s;
   for (std::int64_t i = 0; i < moves && Clock::now() < deadline; ++i) {
     const double left = 1 - static_cast<double>(i) / static_cast<double>(moves);
     const double tolerated_s = -start_temperature * left * left * current_s * std::log(std::max(dice.uniform(), 1e-12));
-    Deployment next = Mutation(judge.problem(), dice).of(current);
+    TrainCandidate next = Mutation(judge.problem(), dice).of(current);
     const double next_s = judge.quick(next, current_s + tolerated_s).iteration_s;
     ++evaluated;
     if (!(next_s <= current_s + tolerated_s)) continue;

@@ -1,6 +1,6 @@
 #include "motley/planner/train/joint/polish.hpp"
 
-#include "motley/planner/train/plan/train_plan.hpp"
+#include "motley/planner/train/plan/make_train_plan.hpp"
 
 #include <algorithm>
 #include <functional>

@@ -8,7 +8,7 @@
 #include <numeric>
 #include <random>
 
-#include "motley/planner/train/published/layout.hpp"
+#include "motley/planner/train/published/flashflex_layout.hpp"
 
 namespace motley {
 namespace {

@@ -4,7 +4,7 @@
 #include <limits>
 #include <numeric>
 
-#include "motley/planner/train/published/layout.hpp"
+#include "motley/planner/train/published/flashflex_layout.hpp"
 
 namespace motley {
 namespace {

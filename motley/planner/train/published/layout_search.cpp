@@ -7,7 +7,7 @@
 
 #include "motley/base/clock.hpp"
 #include "motley/base/random.hpp"
-#include "motley/planner/train/published/layout.hpp"
+#include "motley/planner/train/published/flashflex_layout.hpp"
 
 namespace motley {
 namespace {

@@ -1,0 +1,98 @@
+#include "motley/plan/serve_plan.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "motley/base/hints.hpp"
+
+namespace motley {
+namespace {
+
+TierMemory tier_memory(const RankMemory& bytes) {
+  return {.weights = bytes.weights, .kv = bytes.kv, .activations = bytes.activations};
+}
+
+std::int64_t standby_bytes(const Architecture& arch, const Stage& stage, const Shard& shard) {
+  const auto bytes = [&](const ModelPart& part) { return weight_bytes(arch, part, shard, stage.weight_type); };
+  const ModelPart own{{}, stage.embedding, stage.head};
+  ModelPart ends = own;
+  std::int64_t blocks = 0;
+  for (const StandbyWeights& standby : stage.standby_weights) {
+    blocks += bytes({.layers = standby.layers});
+    ends.embedding = ends.embedding || standby.layers.first == 0;
+    ends.head = ends.head || standby.layers.end == arch.layers;
+  }
+  return blocks + bytes(ends) - bytes(own);
+}
+
+}  // namespace
+
+const Stage& ServePlan::stage(const std::string& id) const {
+  std::vector<std::string> ids;
+  for (const auto& candidate : stages) {
+    if (candidate.id == id) return candidate;
+    ids.push_back(candidate.id);
+  }
+  throw input_error(fmt::format("the plan has no stage \"{}\"", id),
+                    did_you_mean(id, ids, fmt::format("choose one of {}", fmt::join(ids, ", "))));
+}
+
+std::vector<DeviceMemory> stage_memory(const ServePlan& plan, const Stage& stage) {
+  const Architecture& arch = plan.model.arch;
+  const ModelPart part{stage.layers, stage.embedding, stage.head};
+  const std::vector<Shard> shards =
+      make_shards(arch, static_cast<int>(stage.devices.size()), stage.shares, stage.weight_type);
+  std::vector<DeviceMemory> memory;
+  for (std::size_t rank = 0; rank < stage.devices.size(); ++rank) {
+    const int device = plan.cluster.find_device(stage.devices[rank]);
+    const DeviceType& type = plan.cluster.type_of(device);
+    DeviceMemory bytes;
+    if (stage.offload) {
+      const MemoryTiers tiers = tiers_of(plan.cluster, device);
+      const PlacedBytes placed =
+          placed_bytes(arch, part, shards[rank], stage.weight_type, stage.kv_type, stage.kv_tokens, plan.step,
+                       place_layers(*stage.offload, stage.layers.size()), !tiers.is_processor);
+      bytes = {
+          .device = tier_memory(placed.device), .host = tier_memory(placed.host), .disk = tier_memory(placed.disk)};
+      bytes.host.limit = tiers.host_bytes;
+      bytes.disk.limit = tiers.disk ? tiers.disk->capacity_bytes : 0;
+    } else {
+      bytes.device = {.weights = weight_bytes(arch, part, shards[rank], stage.weight_type),
+                      .kv = kv_cache_bytes(arch, stage.layers.size(), shards[rank], stage.kv_type, stage.kv_tokens,
+                                           plan.step.block_tokens),
+                      .activations = activation_bytes(arch, part, shards[rank], stage.weight_type, plan.step)};
+    }
+    bytes.device.standby = standby_bytes(arch, stage, shards[rank]);
+    bytes.device.reserve = type.reserve_bytes.value_or(0);
+    bytes.device.limit = type.memory_bytes;
+    memory.push_back(bytes);
+  }
+  return memory;
+}
+
+std::int64_t held_layers(const Stage& stage, const LayerRange& layers) {
+  const auto both = [&](const LayerRange& other) {
+    return std::max<std::int64_t>(0, std::min(layers.end, other.end) - std::max(layers.first, other.first));
+  };
+  std::int64_t held = both(stage.layers);
+  for (const StandbyWeights& standby : stage.standby_weights) held += both(standby.layers);
+  return held;
+}
+
+std::int64_t largest_frame_bytes(const ServePlan& plan) {
+  const Architecture& arch = plan.model.arch;
+  const std::int64_t hidden = plan.step.max_tokens * arch.hidden;
+  const std::int64_t logits = plan.step.max_sequences * arch.vocabulary;
+  return std::max(hidden, logits) * static_cast<std::int64_t>(sizeof(float));
+}
+
+std::optional<std::size_t> hand_over_hop(const ServePlan& plan, const Route& route) {
+  for (std::size_t hop = 1; hop < route.path.size(); ++hop)
+    if (plan.stage(route.path[hop - 1].stage).role == StageRole::prefill &&
+        plan.stage(route.path[hop].stage).role != StageRole::prefill)
+      return hop;
+  return {};
+}
+
+}  // namespace motley
