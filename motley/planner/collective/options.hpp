@@ -14,8 +14,7 @@ enum class CollectiveObjective {
   pipelined,  // least time in chunks
   rounds      // least time of the rounds in sequence: GenModel's own
 };
-template <>
-const std::vector<EnumName<CollectiveObjective>>& enum_names<CollectiveObjective>();
+EnumNames<CollectiveObjective> names_of(Bound<CollectiveObjective>);
 
 struct CollectiveOptions {
   CollectiveObjective objective = CollectiveObjective::pipelined;
