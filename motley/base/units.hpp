@@ -6,7 +6,6 @@
 // `_bytes_per_s`, `_flop_per_s`, `_usd_per_hour`.
 #pragma once
 
-#include <cstdint>
 #include <string>
 #include <string_view>
 

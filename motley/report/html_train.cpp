@@ -1,8 +1,6 @@
 // The page of a training plan.
 #include <fmt/format.h>
 
-#include <set>
-
 #include "motley/base/units.hpp"
 #include "motley/cost/train/train_cost.hpp"
 #include "motley/report/html_cost.hpp"

@@ -4,7 +4,6 @@
 
 #include <algorithm>
 #include <charconv>
-#include <set>
 
 #include "motley/base/printable.hpp"
 #include "motley/base/units.hpp"

@@ -1,8 +1,6 @@
 #include "motley/sim/network.hpp"
 
 #include <algorithm>
-#include <cmath>
-#include <limits>
 #include <set>
 #include <utility>
 

@@ -2,7 +2,6 @@
 #include "motley/solve/strategy_lists.hpp"
 
 #include <algorithm>
-#include <cmath>
 
 #include "motley/base/clock.hpp"
 #include "motley/base/error.hpp"

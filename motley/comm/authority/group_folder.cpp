@@ -2,7 +2,6 @@
 
 #include <sys/stat.h>
 
-#include <array>
 #include <ctime>
 #include <filesystem>
 #include <vector>

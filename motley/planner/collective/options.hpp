@@ -2,7 +2,6 @@
 #pragma once
 
 #include <cstdint>
-#include <string>
 
 #include "motley/cost/collective/collective_network.hpp"
 #include "motley/cost/collective/genmodel.hpp"

@@ -1,8 +1,6 @@
 // Texts of training data, document by document.
 #pragma once
 
-#include <cstdint>
-#include <filesystem>
 #include <string>
 #include <string_view>
 #include <vector>

@@ -10,7 +10,6 @@
 #include <system_error>
 #include <vector>
 
-#include "motley/base/environment_error.hpp"
 #include "motley/base/error.hpp"
 #include "motley/base/parallel.hpp"
 #include "motley/checkpoint/digest.hpp"

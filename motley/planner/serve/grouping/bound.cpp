@@ -1,7 +1,6 @@
 #include "motley/planner/serve/grouping/bound.hpp"
 
 #include <algorithm>
-#include <limits>
 
 #include "motley/planner/serve/pipeline/need.hpp"
 

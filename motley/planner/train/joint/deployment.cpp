@@ -1,7 +1,6 @@
 #include "motley/planner/train/joint/deployment.hpp"
 
 #include <algorithm>
-#include <cmath>
 
 namespace motley {
 namespace {
