@@ -140,7 +140,7 @@ void add_doctor(CLI::App& parent, Action& action) {
       const std::vector<Finding> cards = gpus();
       findings.insert(findings.end(), cards.begin(), cards.end());
       findings.push_back(port(8000));
-      Table table({{""}, {""}, {""}});
+      Table table({"", "", ""});
       Value list = Value::array();
       bool complete = true;
       for (const auto& finding : findings) {

@@ -37,7 +37,7 @@ std::string range_text(const FigureRange& range, const std::string& unit) {
 
 std::string doubts_report(const std::vector<TypeDoubt>& doubts, double tokens_per_s) {
   if (doubts.empty()) return {};
-  Table table({{"type"}, {"devices", Align::right}, {"rests on"}, {"tokens/s, slower to faster"}, {"change"}});
+  Table table({"type", ">devices", "rests on", "tokens/s, slower to faster", "change"});
   const auto change = [&](double figure) { return fmt::format("{:+.0f}%", 100 * (figure / tokens_per_s - 1)); };
   for (const TypeDoubt& doubt : doubts)
     table.add({doubt.type, fmt::format("{}", doubt.devices),
@@ -57,7 +57,7 @@ Value doubts_json(const std::vector<TypeDoubt>& doubts) {
 }
 
 std::string term_report(const Term& root, int depth) {
-  Table table({{""}, {"", Align::right}, {"", Align::right}, {""}});
+  Table table({"", ">", ">", ""});
   add_rows(table, root, root, 0, depth, true);
   return table.render();
 }

@@ -28,12 +28,7 @@ void add_type_cells(std::vector<std::string>& cells, const DeviceType& type) {
 }  // namespace
 
 std::string cluster_report(const Cluster& cluster) {
-  Table devices({{"machine"},
-                 {"site"},
-                 {"devices"},
-                 {"memory", Align::right},
-                 {"bandwidth", Align::right},
-                 {"compute", Align::right}});
+  Table devices({"machine", "site", "devices", ">memory", ">bandwidth", ">compute"});
   for (const auto& machine : cluster.machines) {
     std::map<int, int> counts;
     for (const int device : machine.devices) ++counts[cluster.devices[static_cast<std::size_t>(device)].type];
@@ -51,7 +46,7 @@ std::string cluster_report(const Cluster& cluster) {
                                 cluster.devices.size(), cluster.devices.size() == 1 ? "" : "s", cluster.machines.size(),
                                 cluster.machines.size() == 1 ? "" : "s", devices.render());
 
-  Table links({{"link"}, {""}, {"latency", Align::right}, {"bandwidth", Align::right}});
+  Table links({"link", "", ">latency", ">bandwidth"});
   const auto add = [&](const std::string& from, const std::string& to, const PathSpeed& path) {
     links.add({from, to, human_seconds(path.latency_s), human_rate(path.bandwidth_bytes_per_s)});
   };
@@ -67,7 +62,7 @@ std::string cluster_report(const Cluster& cluster) {
 }
 
 std::string catalogue_report() {
-  Table table({{"name"}, {"vendor"}, {"memory", Align::right}, {"bandwidth", Align::right}, {"compute", Align::right}});
+  Table table({"name", "vendor", ">memory", ">bandwidth", ">compute"});
   for (const auto& type : device_catalogue()) {
     std::vector<std::string> cells{type.name, type.vendor};
     add_type_cells(cells, type);
@@ -80,7 +75,7 @@ std::string model_report(const Model& model) {
   const Architecture& a = model.arch;
   const auto bytes = [](std::int64_t count) { return human_bytes(static_cast<double>(count)); };
   const std::int64_t parameters = total_parameters(a);
-  Table table({{""}, {""}});
+  Table table({"", ""});
   table.add({"family", a.family});
   table.add({"layers", fmt::format("{} of hidden size {}", a.layers, a.hidden)});
   table.add({"attention", fmt::format("{} heads, {} key/value heads, head size {}", a.heads, a.kv_heads, a.head_dim)});
