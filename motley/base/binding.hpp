@@ -72,9 +72,6 @@ class Reader {
 // The key of a versioned file that names the program that wrote it: "motley 0.1.0".
 constexpr std::string_view writer_key = "written_by";
 
-// The closest of `candidates` to `word`, or an empty string when none is close.
-std::string closest(std::string_view word, const std::vector<std::string>& candidates);
-
 struct Limits {
   bool required = false;
   bool always_written = false;  // also where it equals the default

@@ -20,7 +20,6 @@
 #include <toml++/toml.h>
 // clang-format on
 
-#include "motley/base/binding.hpp"
 #include "motley/base/error.hpp"
 #include "motley/base/files.hpp"
 #include "motley/base/foreign.hpp"

@@ -8,8 +8,8 @@
 #include <utility>
 #include <variant>
 
+#include "motley/base/error.hpp"
 #include "motley/base/foreign.hpp"
-#include "motley/base/hints.hpp"
 #include "motley/base/printable.hpp"
 #include "motley/cluster/cluster.hpp"
 #include "motley/cluster/interconnect.hpp"

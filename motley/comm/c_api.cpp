@@ -9,7 +9,6 @@
 #include <string>
 
 #include "motley/base/error.hpp"
-#include "motley/base/hints.hpp"
 #include "motley/comm/collective/communicator.hpp"
 #include "motley/comm/membership/enrolment.hpp"
 #include "motley/comm/transport/fabric.hpp"

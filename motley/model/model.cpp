@@ -6,7 +6,7 @@
 #include <algorithm>
 #include <optional>
 
-#include "motley/base/hints.hpp"
+#include "motley/base/error.hpp"
 #include "motley/base/paths.hpp"
 #include "motley/checkpoint/digest.hpp"
 #include "motley/model/config.hpp"

@@ -3,7 +3,7 @@
 
 #include <algorithm>
 
-#include "motley/base/hints.hpp"
+#include "motley/base/error.hpp"
 #include "motley/plan/chain.hpp"
 #include "motley/plan/format.hpp"
 

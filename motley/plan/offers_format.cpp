@@ -3,7 +3,7 @@
 
 #include <cmath>
 
-#include "motley/base/hints.hpp"
+#include "motley/base/error.hpp"
 #include "motley/plan/offers.hpp"
 
 namespace motley {

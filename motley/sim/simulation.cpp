@@ -7,7 +7,7 @@
 #include <unordered_map>
 #include <utility>
 
-#include "motley/base/hints.hpp"
+#include "motley/base/error.hpp"
 #include "motley/base/units.hpp"
 #include "motley/sim/summary.hpp"
 

@@ -10,7 +10,7 @@
 #include <memory>
 
 #include "motley/base/clock.hpp"
-#include "motley/base/environment_error.hpp"
+#include "motley/base/error.hpp"
 #include "motley/base/units.hpp"
 #include "motley/comm/net/file_descriptor.hpp"
 #include "motley/trainer/checkpoint_folder.hpp"

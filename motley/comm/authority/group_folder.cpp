@@ -8,7 +8,7 @@
 
 #include <fmt/format.h>
 
-#include "motley/base/environment_error.hpp"
+#include "motley/base/error.hpp"
 #include "motley/base/files.hpp"
 #include "motley/base/value.hpp"
 #include "motley/comm/net/handshake.hpp"

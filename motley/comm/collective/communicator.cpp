@@ -7,7 +7,6 @@
 #include <fmt/format.h>
 
 #include "motley/base/error.hpp"
-#include "motley/base/hints.hpp"
 #include "motley/comm/collective/collective_defaults.hpp"
 
 namespace motley {

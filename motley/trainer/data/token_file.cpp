@@ -13,7 +13,6 @@
 #include <string>
 #include <string_view>
 
-#include "motley/base/environment_error.hpp"
 #include "motley/base/error.hpp"
 #include "motley/base/files.hpp"
 
