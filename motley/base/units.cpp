@@ -144,4 +144,8 @@ std::string human_count(double count) {
   return text;
 }
 
+std::string counted(std::size_t count, std::string_view noun) {
+  return fmt::format("{} {}{}", count, noun, count == 1 ? "" : "s");
+}
+
 }  // namespace motley

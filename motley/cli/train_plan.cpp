@@ -11,7 +11,7 @@
 #include "motley/cli/train.hpp"
 #include "motley/hub/named_model.hpp"
 #include "motley/model/warnings.hpp"
-#include "motley/planner/train/joint/memory_price.hpp"
+#include "motley/planner/train/joint/joint.hpp"
 #include "motley/planner/train/train.hpp"
 #include "motley/report/cost_report.hpp"
 #include "motley/report/plan_report.hpp"

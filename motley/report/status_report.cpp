@@ -4,7 +4,6 @@
 
 #include <algorithm>
 
-#include "motley/base/counted.hpp"
 #include "motley/base/error.hpp"
 #include "motley/base/printable.hpp"
 #include "motley/base/units.hpp"

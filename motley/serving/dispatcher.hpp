@@ -11,7 +11,7 @@
 
 #include "motley/batching/router.hpp"
 #include "motley/plan/serve.hpp"
-#include "motley/serving/driver_status.hpp"
+#include "motley/serving/generator.hpp"
 #include "motley/serving/kept_cache.hpp"
 #include "motley/serving/requests.hpp"
 #include "motley/workers/messages.hpp"

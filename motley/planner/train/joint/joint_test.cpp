@@ -10,7 +10,6 @@
 
 #include "motley/cost/train/train_price.hpp"
 #include "motley/planner/train/joint/deployment.hpp"
-#include "motley/planner/train/joint/memory_price.hpp"
 #include "motley/planner/train/joint/polish.hpp"
 
 namespace motley {
