@@ -5,13 +5,10 @@
 
 #include <algorithm>
 #include <fstream>
-#include <list>
 #include <map>
 #include <memory>
 #include <optional>
-#include <random>
 #include <sstream>
-#include <thread>
 
 #include "motley/agent/link_probe.hpp"
 #include "motley/agent/local_weights.hpp"

@@ -12,7 +12,6 @@
 #include <string>
 #include <string_view>
 #include <variant>
-#include <vector>
 
 #include "motley/checkpoint/manifest.hpp"
 

@@ -2,8 +2,6 @@
 
 #include <fmt/format.h>
 
-#include <algorithm>
-
 #include "motley/base/error.hpp"
 #include "motley/base/version.hpp"
 #include "motley/probe/links/member_probe.hpp"

@@ -22,22 +22,17 @@ struct Trip {
 
 }  // namespace
 
-template <>
-const Schema<Leg>& schema<Leg>() {
-  static const auto table =
-      Schema<Leg>("leg", "One leg.")
-          .quantity("latency", &Leg::latency_s, Dimension::seconds, "One way.", {.required = true, .min = 0});
-  return table;
+Schema<Leg> schema_of(Bound<Leg>) {
+  return Schema<Leg>("leg", "One leg.")
+      .quantity("latency", &Leg::latency_s, Dimension::seconds, "One way.", {.required = true, .min = 0});
 }
-template <>
-const Schema<Trip>& schema<Trip>() {
-  static const auto table = Schema<Trip>("trip", "A trip.")
-                                .format("motley.trip/1")
-                                .field("name", &Trip::name, "Its name.", {.required = true})
-                                .field("legs", &Trip::legs, "In order.")
-                                .field("seats", &Trip::seats, "How many.", {.min = 1, .max = 9})
-                                .quantity("luggage", &Trip::luggage_bytes, Dimension::bytes, "Room.");
-  return table;
+Schema<Trip> schema_of(Bound<Trip>) {
+  return Schema<Trip>("trip", "A trip.")
+      .format("motley.trip/1")
+      .field("name", &Trip::name, "Its name.", {.required = true})
+      .field("legs", &Trip::legs, "In order.")
+      .field("seats", &Trip::seats, "How many.", {.min = 1, .max = 9})
+      .quantity("luggage", &Trip::luggage_bytes, Dimension::bytes, "Room.");
 }
 
 namespace {

@@ -8,15 +8,9 @@
 #include <set>
 
 #include "motley/base/foreign.hpp"
-#include "motley/base/hints.hpp"
 #include "motley/base/version.hpp"
 
 namespace motley {
-namespace {
-
-constexpr std::size_t longest_name = 64;  // nothing longer has a name that was meant
-
-}  // namespace
 
 Reader Reader::member(std::string_view key, const Value& child) const {
   return below(path_.empty() ? shortened(key) : path_ + "." + shortened(key), child);
@@ -87,23 +81,6 @@ void Reader::fail_unknown(std::string_view message, std::string hint) const {
 
 namespace {
 
-// Restricted Damerau-Levenshtein distance, case-insensitive.
-std::size_t edit_distance(std::string_view a, std::string_view b) {
-  const auto lower = [](char c) { return c >= 'A' && c <= 'Z' ? static_cast<char>(c - 'A' + 'a') : c; };
-  std::vector<std::vector<std::size_t>> d(a.size() + 1, std::vector<std::size_t>(b.size() + 1));
-  for (std::size_t i = 0; i <= a.size(); ++i) d[i][0] = i;
-  for (std::size_t j = 0; j <= b.size(); ++j) d[0][j] = j;
-  for (std::size_t i = 1; i <= a.size(); ++i) {
-    for (std::size_t j = 1; j <= b.size(); ++j) {
-      const std::size_t change = lower(a[i - 1]) == lower(b[j - 1]) ? 0 : 1;
-      d[i][j] = std::min({d[i - 1][j] + 1, d[i][j - 1] + 1, d[i - 1][j - 1] + change});
-      if (i > 1 && j > 1 && lower(a[i - 1]) == lower(b[j - 2]) && lower(a[i - 2]) == lower(b[j - 1]))
-        d[i][j] = std::min(d[i][j], d[i - 2][j - 2] + 1);
-    }
-  }
-  return d[a.size()][b.size()];
-}
-
 void check_range(const Reader& r, double value, const Limits& limits, std::optional<Dimension> dimension) {
   if (!std::isfinite(value)) r.fail("must be finite", "give a finite number, not inf or nan");
   if (value >= limits.min && value > limits.above && value <= limits.max) return;
@@ -112,21 +89,6 @@ void check_range(const Reader& r, double value, const Limits& limits, std::optio
 }
 
 }  // namespace
-
-std::string closest(std::string_view word, const std::vector<std::string>& candidates) {
-  std::string best;
-  if (word.size() > longest_name) return best;
-  std::size_t best_distance = std::max<std::size_t>(1, std::max<std::size_t>(word.size(), 3) / 3) + 1;
-  for (const auto& candidate : candidates) {
-    if (candidate.size() >= word.size() + best_distance || word.size() >= candidate.size() + best_distance) continue;
-    const std::size_t distance = edit_distance(word, candidate);
-    if (distance < best_distance) {
-      best_distance = distance;
-      best = candidate;
-    }
-  }
-  return best;
-}
 
 namespace binding {
 

@@ -3,14 +3,13 @@
 //   struct Link { double latency_s = 0; double bandwidth_bytes_per_s = 0; bool operator==(const Link&) const = default;
 //   };
 //
-//   template <> const Schema<Link>& schema<Link>();          // in the header
+//   Schema<Link> schema_of(Bound<Link>);                     // in the header
 //
-//   template <> const Schema<Link>& schema<Link>() {         // in the source
-//     static const auto table = Schema<Link>("link", "A link between two places.")
+//   Schema<Link> schema_of(Bound<Link>) {                    // in the source
+//     return Schema<Link>("link", "A link between two places.")
 //         .quantity("latency", &Link::latency_s, Dimension::seconds, "One way.", {.required = true, .min = 0})
 //         .quantity("bandwidth", &Link::bandwidth_bytes_per_s, Dimension::bytes_per_s, "Bandwidth of the path.",
 //         {.above = 0});
-//     return table;
 //   }
 //
 //   Link link = read<Link>(value, "cluster.toml");   Value back = write(link);
@@ -73,9 +72,6 @@ class Reader {
 // The key of a versioned file that names the program that wrote it: "motley 0.1.0".
 constexpr std::string_view writer_key = "written_by";
 
-// The closest of `candidates` to `word`, or an empty string when none is close.
-std::string closest(std::string_view word, const std::vector<std::string>& candidates);
-
 struct Limits {
   bool required = false;
   bool always_written = false;  // also where it equals the default
@@ -105,10 +101,17 @@ struct SchemaDoc {
 // Markdown tables of a format: its own and those of the structs inside, each once.
 std::string document_markdown(const SchemaDoc& root);
 
+// Names a type in a call: its own schema_of() or names_of() is found by this argument.
+template <class T>
+struct Bound {};
+
 template <class T>
 class Schema;
 template <class T>
-const Schema<T>& schema();  // specialised for every bound struct
+const Schema<T>& schema() {
+  static const Schema<T> made = schema_of(Bound<T>());
+  return made;
+}
 
 template <class E>
 struct EnumName {
@@ -116,7 +119,12 @@ struct EnumName {
   std::string_view name;
 };
 template <class E>
-const std::vector<EnumName<E>>& enum_names();  // specialised for every bound enumeration
+using EnumNames = std::vector<EnumName<E>>;
+template <class E>
+const EnumNames<E>& enum_names() {
+  static const EnumNames<E> made = names_of(Bound<E>());
+  return made;
+}
 
 template <class E>
 std::string_view name_of(E value) {

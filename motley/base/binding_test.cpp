@@ -15,13 +15,11 @@ struct Parcel {
 
 }  // namespace
 
-template <>
-const Schema<Parcel>& schema<Parcel>() {
-  static const auto table = Schema<Parcel>("parcel", "A parcel.")
-                                .field("weight", &Parcel::weight, "Heavy.", {.above = 0})
-                                .field("stamps", &Parcel::stamps, "How many.", {.min = 1, .max = 9})
-                                .quantity("delay", &Parcel::delay_s, Dimension::seconds, "Late.", {.min = 0, .max = 5});
-  return table;
+Schema<Parcel> schema_of(Bound<Parcel>) {
+  return Schema<Parcel>("parcel", "A parcel.")
+      .field("weight", &Parcel::weight, "Heavy.", {.above = 0})
+      .field("stamps", &Parcel::stamps, "How many.", {.min = 1, .max = 9})
+      .quantity("delay", &Parcel::delay_s, Dimension::seconds, "Late.", {.min = 0, .max = 5});
 }
 
 namespace {

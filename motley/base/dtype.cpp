@@ -77,14 +77,12 @@ std::int64_t bytes_of(DType type, std::int64_t count) {
   return (count + row.block_values - 1) / row.block_values * row.block_bytes;
 }
 
-template <>
-const std::vector<EnumName<DType>>& enum_names<DType>() {
-  static const std::vector<EnumName<DType>> names = [] {
+EnumNames<DType> names_of(Bound<DType>) {
+  return [] {
     std::vector<EnumName<DType>> list;
     for (const DType type : dtypes_with(Support::priced, Use::weights)) list.push_back({type, dtype_row(type).name});
     return list;
   }();
-  return names;
 }
 
 }  // namespace motley

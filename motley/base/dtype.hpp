@@ -61,7 +61,6 @@ DType fitting(DType type, std::int64_t row);
 // Bytes of `count` values, in whole blocks; not of `file`.
 std::int64_t bytes_of(DType type, std::int64_t count);
 
-template <>
-const std::vector<EnumName<DType>>& enum_names<DType>();  // those that plans may name
+EnumNames<DType> names_of(Bound<DType>);  // those that plans may name
 
 }  // namespace motley

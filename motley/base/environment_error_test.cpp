@@ -1,4 +1,4 @@
-#include "motley/base/environment_error.hpp"
+#include "motley/base/error.hpp"
 
 #include <gtest/gtest.h>
 

@@ -5,6 +5,7 @@
 #include <string>
 #include <string_view>
 #include <utility>
+#include <vector>
 
 namespace motley {
 
@@ -54,6 +55,21 @@ class Error : public std::exception {
 inline Error input_error(std::string message, std::string hint = {}) {
   return Error(ErrorCode::input, std::move(message), std::move(hint));
 }
+
+// What the system refuses, with its own words, right after the call that failed: "cannot make a socket: Too many open
+// files". Without a hint, that of the cause: "raise the limit of open files with ulimit -n".
+Error environment_error(std::string_view doing, std::string hint = {});
+
+// The closest of `candidates` to `word`, or an empty string when none is close.
+std::string closest(std::string_view word, const std::vector<std::string>& candidates);
+
+// did you mean "box/1"? With the closest() of `candidates`, or `otherwise` when none is close. What is typed as it
+// stands (a key, an option, a column) has a backtick as its quote.
+std::string did_you_mean(std::string_view word, const std::vector<std::string>& candidates, std::string otherwise = {},
+                         char quote = '"');
+
+// Text and hint of an error, for where there is only one line: "no address to listen at (`listen` is HOST:PORT)".
+std::string with_hint(const std::exception& error);
 
 // For broken invariants only: never reachable from user input.
 #define MOTLEY_CHECK(condition)                               \

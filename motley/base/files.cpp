@@ -8,7 +8,6 @@
 #include <cstdio>
 #include <cstring>
 
-#include "motley/base/environment_error.hpp"
 #include "motley/base/error.hpp"
 
 namespace motley {

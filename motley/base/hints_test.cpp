@@ -1,10 +1,8 @@
-#include "motley/base/hints.hpp"
+#include "motley/base/error.hpp"
 
 #include <gtest/gtest.h>
 
 #include <stdexcept>
-
-#include "motley/base/error.hpp"
 
 namespace motley {
 namespace {

@@ -2,7 +2,6 @@
 
 #include <fmt/format.h>
 
-#include <array>
 #include <charconv>
 #include <cmath>
 #include <span>
@@ -143,6 +142,10 @@ std::string human_count(double count) {
   std::string text = scaled(count, scales);
   while (!text.empty() && text.back() == ' ') text.pop_back();
   return text;
+}
+
+std::string counted(std::size_t count, std::string_view noun) {
+  return fmt::format("{} {}{}", count, noun, count == 1 ? "" : "s");
 }
 
 }  // namespace motley

@@ -6,7 +6,7 @@
 // `_bytes_per_s`, `_flop_per_s`, `_usd_per_hour`.
 #pragma once
 
-#include <cstdint>
+#include <cstddef>
 #include <string>
 #include <string_view>
 
@@ -31,5 +31,8 @@ std::string human_bytes(double bytes);
 std::string human_rate(double bytes_per_s);
 std::string human_seconds(double seconds);
 std::string human_count(double count);
+
+// "1 machine", "2 machines".
+std::string counted(std::size_t count, std::string_view noun);
 
 }  // namespace motley

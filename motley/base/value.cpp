@@ -4,7 +4,6 @@
 
 #include <algorithm>
 #include <cerrno>
-#include <cmath>
 #include <cstring>
 #include <fstream>
 #include <limits>
@@ -21,7 +20,6 @@
 #include <toml++/toml.h>
 // clang-format on
 
-#include "motley/base/binding.hpp"
 #include "motley/base/error.hpp"
 #include "motley/base/files.hpp"
 #include "motley/base/foreign.hpp"

@@ -1,7 +1,6 @@
 #include "motley/batching/step_rule.hpp"
 
 #include <algorithm>
-#include <cmath>
 
 namespace motley {
 namespace {

@@ -2,8 +2,6 @@
 
 #include <fmt/format.h>
 
-#include <utility>
-
 #include "motley/base/binding.hpp"
 #include "motley/base/value.hpp"
 

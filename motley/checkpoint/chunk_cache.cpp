@@ -11,7 +11,6 @@
 #include <system_error>
 #include <utility>
 
-#include "motley/base/environment_error.hpp"
 #include "motley/base/error.hpp"
 #include "motley/base/files.hpp"
 #include "motley/base/parallel.hpp"

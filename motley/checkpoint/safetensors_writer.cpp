@@ -9,7 +9,6 @@
 #include <numeric>
 #include <set>
 
-#include "motley/base/environment_error.hpp"
 #include "motley/base/error.hpp"
 #include "motley/base/value.hpp"
 #include "motley/checkpoint/safetensors.hpp"

@@ -1,7 +1,6 @@
 #include "motley/cli/api_options.hpp"
 
 #include "motley/base/error.hpp"
-#include "motley/base/hints.hpp"
 #include "motley/server/web_access.hpp"
 
 namespace motley::cli {

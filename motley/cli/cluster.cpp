@@ -1,6 +1,6 @@
 #include <fmt/format.h>
 
-#include "motley/base/counted.hpp"
+#include "motley/base/units.hpp"
 #include "motley/cli/command.hpp"
 #include "motley/cluster/cluster_warnings.hpp"
 #include "motley/report/description_report.hpp"

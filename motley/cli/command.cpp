@@ -7,7 +7,7 @@
 #include <string_view>
 #include <thread>
 
-#include "motley/base/hints.hpp"
+#include "motley/base/error.hpp"
 #include "motley/base/printable.hpp"
 #include "motley/base/units.hpp"
 

@@ -132,7 +132,7 @@ int diagnose(const Output& output) {
   const std::vector<Finding> cards = gpus();
   findings.insert(findings.end(), cards.begin(), cards.end());
   findings.push_back(port(8000));
-  Table table({{""}, {""}, {""}});
+  Table table({"", "", ""});
   Value list = Value::array();
   bool complete = true;
   for (const auto& finding : findings) {

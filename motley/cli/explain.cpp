@@ -21,13 +21,7 @@ namespace motley::cli {
 namespace {
 
 std::string explanation(const ServeCost& cost, const std::string& form, int depth) {
-  Table routes({{"route"},
-                {"in flight", Align::right},
-                {"latency", Align::right},
-                {"first token", Align::right},
-                {"per token", Align::right},
-                {"busiest stage", Align::right},
-                {"requests/s", Align::right}});
+  Table routes({"route", ">in flight", ">latency", ">first token", ">per token", ">busiest stage", ">requests/s"});
   for (const auto& route : cost.routes)
     routes.add({route.route, fmt::format("{}", route.batch), human_seconds(route.latency_s),
                 human_seconds(route.first_token_s), human_seconds(route.per_token_s), human_seconds(route.bottleneck_s),

@@ -62,14 +62,7 @@ std::vector<MeasuredSize> run_rank(const GroupBench& bench, Fabric& fabric, cons
 
 void report(const GroupBench& bench, int ranks, const std::vector<MeasuredSize>& rows) {
   const double factor = bus_factor(bench.operation, ranks);
-  Table table({{"bytes", Align::right},
-               {"time", Align::right},
-               {"algorithm", Align::right},
-               {"bus", Align::right},
-               {"wrong", Align::right},
-               {"calls", Align::right},
-               {"streams", Align::right},
-               {"memory", Align::right}});
+  Table table({">bytes", ">time", ">algorithm", ">bus", ">wrong", ">calls", ">streams", ">memory"});
   Value::Array list;
   for (const auto& row : rows) {
     const double algorithm = static_cast<double>(row.bytes) / row.time_s;

@@ -13,7 +13,7 @@
 #include "motley/cli/gathering_options.hpp"
 #include "motley/comm/authority/group_folder.hpp"
 #include "motley/comm/membership/coordinator_server.hpp"
-#include "motley/comm/net/relay_thread.hpp"
+#include "motley/comm/net/relay.hpp"
 
 namespace motley::cli {
 namespace {

@@ -3,7 +3,7 @@
 #include <fmt/ranges.h>
 #include <unistd.h>
 
-#include "motley/base/hints.hpp"
+#include "motley/base/error.hpp"
 #include "motley/base/printable.hpp"
 #include "motley/base/units.hpp"
 #include "motley/cli/command.hpp"

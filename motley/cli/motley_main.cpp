@@ -6,7 +6,6 @@
 #include <vector>
 
 #include "motley/base/error.hpp"
-#include "motley/base/hints.hpp"
 #include "motley/base/open_files.hpp"
 #include "motley/base/version.hpp"
 #include "motley/cli/command.hpp"

@@ -83,7 +83,7 @@ int explain_changes(const OffloadPlan& plan, const ExplainOptions& options, cons
   const OffloadOutcome outcome = plan_changed(plan, options.changes.what_if, cost);
   if (!outcome.plan) return emit_infeasible(options.output, outcome.reason, outcome.hint, options.file);
   const OffloadPlan& changed = *outcome.plan;
-  Table table({{""}, {"as planned", Align::right}, {"changed", Align::right}});
+  Table table({"", ">as planned", ">changed"});
   const auto row = [&](const char* name, const std::string& before, const std::string& after) {
     table.add({name, before, after});
   };

@@ -82,7 +82,7 @@ Value front_json(const std::vector<FrontEntry>& front) {
 }
 
 std::string front_report(const std::vector<FrontEntry>& front) {
-  Table table({{"latency", Align::right}, {"bottleneck", Align::right}, {"layers x devices"}});
+  Table table({">latency", ">bottleneck", "layers x devices"});
   for (const auto& entry : front) {
     std::vector<std::string> parts;
     for (const auto& stage : entry.stages)

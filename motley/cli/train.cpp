@@ -10,7 +10,6 @@
 #include <set>
 
 #include "motley/base/clock.hpp"
-#include "motley/base/counted.hpp"
 #include "motley/base/event_log.hpp"
 #include "motley/base/printable.hpp"
 #include "motley/base/units.hpp"

@@ -76,99 +76,81 @@ struct Facts {
 
 }  // namespace
 
-template <>
-const Schema<EfficiencyFact>& schema<EfficiencyFact>() {
-  static const auto table = Schema<EfficiencyFact>("efficiency fact", "Reached shares of the peaks.")
-                                .field("compute", &EfficiencyFact::compute, "Share of the peak FLOP/s.",
-                                       {.required = true, .above = 0, .max = 1})
-                                .field("bandwidth", &EfficiencyFact::bandwidth, "Share of the peak memory bandwidth.",
-                                       {.required = true, .above = 0, .max = 1})
-                                .field("quantised_bandwidth", &EfficiencyFact::quantised_bandwidth,
-                                       "The same while quantised weights are unpacked.", {.above = 0, .max = 1})
-                                .field("source", &EfficiencyFact::source, "Key of `sources`.", {.required = true});
-  return table;
+Schema<EfficiencyFact> schema_of(Bound<EfficiencyFact>) {
+  return Schema<EfficiencyFact>("efficiency fact", "Reached shares of the peaks.")
+      .field("compute", &EfficiencyFact::compute, "Share of the peak FLOP/s.", {.required = true, .above = 0, .max = 1})
+      .field("bandwidth", &EfficiencyFact::bandwidth, "Share of the peak memory bandwidth.",
+             {.required = true, .above = 0, .max = 1})
+      .field("quantised_bandwidth", &EfficiencyFact::quantised_bandwidth,
+             "The same while quantised weights are unpacked.", {.above = 0, .max = 1})
+      .field("source", &EfficiencyFact::source, "Key of `sources`.", {.required = true});
 }
-template <>
-const Schema<TrainingFact>& schema<TrainingFact>() {
-  static const auto table =
-      Schema<TrainingFact>("training fact", "Shares of the peaks that the parts of a training step reach.")
-          .field("products", &TrainingFact::products, "Share of the peak FLOP/s in matrix products.",
-                 {.required = true, .above = 0, .max = 1})
-          .field("attention", &TrainingFact::attention, "Share of the peak FLOP/s in causal attention.",
-                 {.required = true, .above = 0, .max = 1})
-          .field("elementwise", &TrainingFact::elementwise,
-                 "Share of the peak memory bandwidth in element-wise operations.",
-                 {.required = true, .above = 0, .max = 1})
-          .field("source", &TrainingFact::source, "Key of `sources`.", {.required = true});
-  return table;
+Schema<TrainingFact> schema_of(Bound<TrainingFact>) {
+  return Schema<TrainingFact>("training fact", "Shares of the peaks that the parts of a training step reach.")
+      .field("products", &TrainingFact::products, "Share of the peak FLOP/s in matrix products.",
+             {.required = true, .above = 0, .max = 1})
+      .field("attention", &TrainingFact::attention, "Share of the peak FLOP/s in causal attention.",
+             {.required = true, .above = 0, .max = 1})
+      .field("elementwise", &TrainingFact::elementwise,
+             "Share of the peak memory bandwidth in element-wise operations.", {.required = true, .above = 0, .max = 1})
+      .field("source", &TrainingFact::source, "Key of `sources`.", {.required = true});
 }
-template <>
-const Schema<Interconnect>& schema<Interconnect>() {
-  static const auto table =
-      Schema<Interconnect>("interconnect", "How devices of this kind reach each other.")
-          .field("kind", &Interconnect::kind, "Its name.", {.required = true})
-          .quantity("bidirectional", &Interconnect::bidirectional_bytes_per_s, Dimension::bytes_per_s,
-                    "Bandwidth between two devices, both directions together.", {.above = 0})
-          .field("pcie_generation", &Interconnect::pcie_generation, "Generation of the host link.", {.min = 1})
-          .field("pcie_lanes", &Interconnect::pcie_lanes, "Lanes of the host link.", {.min = 1});
-  return table;
+Schema<Interconnect> schema_of(Bound<Interconnect>) {
+  return Schema<Interconnect>("interconnect", "How devices of this kind reach each other.")
+      .field("kind", &Interconnect::kind, "Its name.", {.required = true})
+      .quantity("bidirectional", &Interconnect::bidirectional_bytes_per_s, Dimension::bytes_per_s,
+                "Bandwidth between two devices, both directions together.", {.above = 0})
+      .field("pcie_generation", &Interconnect::pcie_generation, "Generation of the host link.", {.min = 1})
+      .field("pcie_lanes", &Interconnect::pcie_lanes, "Lanes of the host link.", {.min = 1});
 }
-template <>
-const Schema<PriceFact>& schema<PriceFact>() {
-  static const auto table = Schema<PriceFact>("price", "One observation of a rental price.")
-                                .quantity("price", &PriceFact::usd_per_hour, Dimension::usd_per_hour,
-                                          "Price of one device.", {.required = true, .above = 0})
-                                .field("kind", &PriceFact::kind, "How it is rented.", {.required = true})
-                                .field("source", &PriceFact::source, "Key of `sources`.", {.required = true});
-  return table;
+Schema<PriceFact> schema_of(Bound<PriceFact>) {
+  return Schema<PriceFact>("price", "One observation of a rental price.")
+      .quantity("price", &PriceFact::usd_per_hour, Dimension::usd_per_hour, "Price of one device.",
+                {.required = true, .above = 0})
+      .field("kind", &PriceFact::kind, "How it is rented.", {.required = true})
+      .field("source", &PriceFact::source, "Key of `sources`.", {.required = true});
 }
-template <>
-const Schema<DeviceFacts>& schema<DeviceFacts>() {
+Schema<DeviceFacts> schema_of(Bound<DeviceFacts>) {
   using D = DeviceFacts;
-  static const auto table =
-      Schema<D>("device facts", "One kind of accelerator, as software sees it.")
-          .field("id", &D::id, "Unique.", {.required = true})
-          .field("name", &D::name, "The short name that cluster files use.", {.required = true})
-          .field("full_name", &D::full_name, "The vendor's name.", {.required = true})
-          .field("aliases", &D::aliases,
-                 "Other names, in addition to those that differ in case, spaces, dashes, vendor, or the way in which "
-                 "nvidia-smi writes "
-                 "form factor and memory.")
-          .field("vendor", &D::vendor, "nvidia, amd, intel, huawei or apple.", {.required = true})
-          .field("market", &D::market, "datacentre, workstation, consumer or apple-silicon.", {.required = true})
-          .field("architecture", &D::architecture, "The vendor's name of the generation.", {.required = true})
-          .field("year", &D::year, "Year of the launch.", {.required = true, .min = 2000})
-          .field("compute_capability", &D::compute_capability, "Of NVIDIA cards: which instructions they know.",
-                 {.above = 0, .max = 100})
-          .field("devices_per_board", &D::devices_per_board, "Dies that appear as devices of their own.", {.min = 1})
-          .quantity("memory", &D::memory_bytes, Dimension::bytes, "Memory as the driver reports it, else as marketed.",
-                    {.required = true, .above = 0})
-          .quantity("memory_marketed", &D::memory_marketed_bytes, Dimension::bytes,
-                    "Memory as marketed, if it differs.", {.above = 0})
-          .quantity("memory_bandwidth", &D::memory_bandwidth_bytes_per_s, Dimension::bytes_per_s, "Peak.",
-                    {.required = true, .above = 0})
-          .custom<std::map<std::string, double>>(flops_row(true), &D::flop_per_s, read_flops, write_flops)
-          .quantity("flops_fp16_accumulate", &D::fp16_accumulate_flop_per_s, Dimension::flop_per_s,
-                    "Peak with fp16 accumulation, which no engine uses.", {.above = 0})
-          .field("efficiency", &D::efficiency, "Reached shares of the peaks.", {.required = true})
-          .field("training", &D::training, "The same of the parts of a training step.", {.required = true})
-          .quantity("reserve", &D::reserve_bytes, Dimension::bytes, "Memory that is kept free, if not the default.",
-                    {.min = 0})
-          .field("interconnect", &D::interconnect, "How devices of this kind reach each other.", {.required = true})
-          .field("board_power_w", &D::board_power_w, "Watts of the board.", {.above = 0})
-          .field("prices", &D::prices, "Observed prices.")
-          .field("sources", &D::sources, "Keys of `sources`.", {.required = true})
-          .field("confidence", &D::confidence, "high, medium or low.", {.required = true})
-          .field("note", &D::note, "Notes.");
-  return table;
+  return Schema<D>("device facts", "One kind of accelerator, as software sees it.")
+      .field("id", &D::id, "Unique.", {.required = true})
+      .field("name", &D::name, "The short name that cluster files use.", {.required = true})
+      .field("full_name", &D::full_name, "The vendor's name.", {.required = true})
+      .field("aliases", &D::aliases,
+             "Other names, in addition to those that differ in case, spaces, dashes, vendor, or the way in which "
+             "nvidia-smi writes form factor and memory.")
+      .field("vendor", &D::vendor, "nvidia, amd, intel, huawei or apple.", {.required = true})
+      .field("market", &D::market, "datacentre, workstation, consumer or apple-silicon.", {.required = true})
+      .field("architecture", &D::architecture, "The vendor's name of the generation.", {.required = true})
+      .field("year", &D::year, "Year of the launch.", {.required = true, .min = 2000})
+      .field("compute_capability", &D::compute_capability, "Of NVIDIA cards: which instructions they know.",
+             {.above = 0, .max = 100})
+      .field("devices_per_board", &D::devices_per_board, "Dies that appear as devices of their own.", {.min = 1})
+      .quantity("memory", &D::memory_bytes, Dimension::bytes, "Memory as the driver reports it, else as marketed.",
+                {.required = true, .above = 0})
+      .quantity("memory_marketed", &D::memory_marketed_bytes, Dimension::bytes, "Memory as marketed, if it differs.",
+                {.above = 0})
+      .quantity("memory_bandwidth", &D::memory_bandwidth_bytes_per_s, Dimension::bytes_per_s, "Peak.",
+                {.required = true, .above = 0})
+      .custom<std::map<std::string, double>>(flops_row(true), &D::flop_per_s, read_flops, write_flops)
+      .quantity("flops_fp16_accumulate", &D::fp16_accumulate_flop_per_s, Dimension::flop_per_s,
+                "Peak with fp16 accumulation, which no engine uses.", {.above = 0})
+      .field("efficiency", &D::efficiency, "Reached shares of the peaks.", {.required = true})
+      .field("training", &D::training, "The same of the parts of a training step.", {.required = true})
+      .quantity("reserve", &D::reserve_bytes, Dimension::bytes, "Memory that is kept free, if not the default.",
+                {.min = 0})
+      .field("interconnect", &D::interconnect, "How devices of this kind reach each other.", {.required = true})
+      .field("board_power_w", &D::board_power_w, "Watts of the board.", {.above = 0})
+      .field("prices", &D::prices, "Observed prices.")
+      .field("sources", &D::sources, "Keys of `sources`.", {.required = true})
+      .field("confidence", &D::confidence, "high, medium or low.", {.required = true})
+      .field("note", &D::note, "Notes.");
 }
-template <>
-const Schema<Facts>& schema<Facts>() {
-  static const auto table = Schema<Facts>("devices", "The device catalogue.")
-                                .format("motley.devices/1")
-                                .field("sources", &Facts::sources, "What the keys stand for.", {.required = true})
-                                .field("devices", &Facts::devices, "One entry per kind of device.", {.required = true});
-  return table;
+Schema<Facts> schema_of(Bound<Facts>) {
+  return Schema<Facts>("devices", "The device catalogue.")
+      .format("motley.devices/1")
+      .field("sources", &Facts::sources, "What the keys stand for.", {.required = true})
+      .field("devices", &Facts::devices, "One entry per kind of device.", {.required = true});
 }
 
 namespace {

@@ -23,12 +23,12 @@ struct LinkSpeed {
   double per_flow_bandwidth_bytes_per_s = 0;  // of one stream; 0: as the path
   bool operator==(const LinkSpeed&) const = default;
 };
+Schema<LinkSpeed> schema_of(Bound<LinkSpeed>);
 
 // What the shares of a device type rest on: the cluster file, a measurement of the type itself, measurements of its
 // generation, or those of other cards.
 enum class Basis { given, measured, generation, guess };
-template <>
-const std::vector<EnumName<Basis>>& enum_names<Basis>();
+EnumNames<Basis> names_of(Bound<Basis>);
 
 // 0: not given. resolve() fills in the catalogue's figures, or 0.60 and 0.80; attention is then as good as products.
 struct Efficiency {
@@ -73,6 +73,7 @@ struct DeviceType {
   double usd_per_hour = 0;                    // 0: no price known
   bool operator==(const DeviceType&) const = default;
 };
+Schema<DeviceType> schema_of(Bound<DeviceType>);
 
 struct Disk {
   std::int64_t capacity_bytes = 0;
@@ -185,8 +186,7 @@ struct ClusterDescription {
   std::optional<LocalHost> local;
   bool operator==(const ClusterDescription&) const = default;
 };
-template <>
-const Schema<ClusterDescription>& schema<ClusterDescription>();
+Schema<ClusterDescription> schema_of(Bound<ClusterDescription>);
 
 // ---- resolved ----
 
@@ -235,8 +235,7 @@ struct Cluster {
   bool operator==(const Cluster&) const = default;
 };
 // Reads a description and resolves it; writes the description.
-template <>
-const Schema<Cluster>& schema<Cluster>();
+Schema<Cluster> schema_of(Bound<Cluster>);
 
 // The catalogue compiled from data/devices.json; `name` may be a short name ("A6000"), an id ("a6000-48gb") or a full
 // name.

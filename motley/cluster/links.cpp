@@ -5,7 +5,7 @@
 #include <limits>
 #include <optional>
 
-#include "motley/base/hints.hpp"
+#include "motley/base/error.hpp"
 #include "motley/cluster/cluster.hpp"
 #include "motley/cluster/interconnect.hpp"
 

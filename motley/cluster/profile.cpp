@@ -8,65 +8,50 @@
 
 namespace motley {
 
-template <>
-const std::vector<EnumName<LayerPart>>& enum_names<LayerPart>() {
-  static const std::vector<EnumName<LayerPart>> names = {
-      {LayerPart::embedding, "embedding"}, {LayerPart::block, "block"}, {LayerPart::head, "head"}};
-  return names;
+EnumNames<LayerPart> names_of(Bound<LayerPart>) {
+  return {{LayerPart::embedding, "embedding"}, {LayerPart::block, "block"}, {LayerPart::head, "head"}};
 }
 
-template <>
-const Schema<LayerRate>& schema<LayerRate>() {
+Schema<LayerRate> schema_of(Bound<LayerRate>) {
   using R = LayerRate;
-  static const auto table =
-      Schema<R>("layer rate", "Tokens per second of a tensor-parallel group, by the layers that it holds.")
-          .field("device_type", &R::device_type, "A type's name.", {.required = true})
-          .field("tp", &R::tp, "Tensor-parallel degree. Default: 1.", {.min = 1, .max = 1 << 16})
-          .field("tokens_per_s", &R::tokens_per_s,
-                 "Rate with one layer, two layers, ...; the list ends at the most layers that fit.",
-                 {.required = true, .above = 0});
-  return table;
+  return Schema<R>("layer rate", "Tokens per second of a tensor-parallel group, by the layers that it holds.")
+      .field("device_type", &R::device_type, "A type's name.", {.required = true})
+      .field("tp", &R::tp, "Tensor-parallel degree. Default: 1.", {.min = 1, .max = 1 << 16})
+      .field("tokens_per_s", &R::tokens_per_s,
+             "Rate with one layer, two layers, ...; the list ends at the most layers that fit.",
+             {.required = true, .above = 0});
 }
 
-template <>
-const Schema<LayerTime>& schema<LayerTime>() {
+Schema<LayerTime> schema_of(Bound<LayerTime>) {
   using T = LayerTime;
   constexpr Limits seconds{.min = 0};
   constexpr Limits count{.required = true, .min = 1, .max = 1 << 24};
-  static const auto table =
-      Schema<T>("layer time", "Seconds of one part for one micro-batch, with the collectives of tensor parallelism.")
-          .field("device_type", &T::device_type, "A type's name.", {.required = true})
-          .field("tp", &T::tp, "Tensor-parallel degree. Default: 1.", {.min = 1, .max = 1 << 16})
-          .field("micro_batch", &T::micro_batch, "Sequences.", count)
-          .field("sequence_length", &T::sequence_length, "Tokens of each.", count)
-          .field("part", &T::part, "Part of the model. Default: `block`.", {.always_written = true})
-          .field("forward_s", &T::forward_s, "Forward.", {.required = true, .min = 0})
-          .field("backward_s", &T::backward_s, "Backward.", seconds)
-          .field("update_s", &T::update_s, "Optimizer.", seconds);
-  return table;
+  return Schema<T>("layer time", "Seconds of one part for one micro-batch, with the collectives of tensor parallelism.")
+      .field("device_type", &T::device_type, "A type's name.", {.required = true})
+      .field("tp", &T::tp, "Tensor-parallel degree. Default: 1.", {.min = 1, .max = 1 << 16})
+      .field("micro_batch", &T::micro_batch, "Sequences.", count)
+      .field("sequence_length", &T::sequence_length, "Tokens of each.", count)
+      .field("part", &T::part, "Part of the model. Default: `block`.", {.always_written = true})
+      .field("forward_s", &T::forward_s, "Forward.", {.required = true, .min = 0})
+      .field("backward_s", &T::backward_s, "Backward.", seconds)
+      .field("update_s", &T::update_s, "Optimizer.", seconds);
 }
 
-template <>
-const Schema<LinkRate>& schema<LinkRate>() {
+Schema<LinkRate> schema_of(Bound<LinkRate>) {
   using R = LinkRate;
-  static const auto table =
-      Schema<R>("link rate", "A link's rate by the size of the message.")
-          .field("from", &R::from, "A device type, machine or site.", {.required = true})
-          .field("to", &R::to, "A device type, machine or site.", {.required = true})
-          .field("bytes", &R::bytes, "Sizes of messages, ascending.", {.required = true, .above = 0})
-          .field("bytes_per_s", &R::bytes_per_s, "Rate at each size.", {.required = true, .above = 0});
-  return table;
+  return Schema<R>("link rate", "A link's rate by the size of the message.")
+      .field("from", &R::from, "A device type, machine or site.", {.required = true})
+      .field("to", &R::to, "A device type, machine or site.", {.required = true})
+      .field("bytes", &R::bytes, "Sizes of messages, ascending.", {.required = true, .above = 0})
+      .field("bytes_per_s", &R::bytes_per_s, "Rate at each size.", {.required = true, .above = 0});
 }
 
-template <>
-const Schema<LinkTokens>& schema<LinkTokens>() {
+Schema<LinkTokens> schema_of(Bound<LinkTokens>) {
   using T = LinkTokens;
-  static const auto table =
-      Schema<T>("link tokens", "Tokens per second of a directed link.")
-          .field("from", &T::from, "A device type, machine or site.", {.required = true})
-          .field("to", &T::to, "A device type, machine or site.", {.required = true})
-          .field("tokens_per_s", &T::tokens_per_s, "Tokens per second.", {.required = true, .above = 0});
-  return table;
+  return Schema<T>("link tokens", "Tokens per second of a directed link.")
+      .field("from", &T::from, "A device type, machine or site.", {.required = true})
+      .field("to", &T::to, "A device type, machine or site.", {.required = true})
+      .field("tokens_per_s", &T::tokens_per_s, "Tokens per second.", {.required = true, .above = 0});
 }
 
 namespace {
@@ -94,17 +79,15 @@ void check_profile(const Profile& profile, const Reader& reader) {
 
 }  // namespace
 
-template <>
-const Schema<Profile>& schema<Profile>() {
+Schema<Profile> schema_of(Bound<Profile>) {
   using P = Profile;
-  static const auto table = Schema<P>("profile", "Measured figures that replace the cost model's.")
-                                .format("motley.profile/1")
-                                .field("layer_rate", &P::layer_rate, "Rates by blocks held.")
-                                .field("layer_time", &P::layer_time, "Times of parts of the model.")
-                                .field("link_rate", &P::link_rate, "Rates of links by size of message.")
-                                .field("link_tokens", &P::link_tokens, "Rates of directed links in tokens.")
-                                .check(check_profile);
-  return table;
+  return Schema<P>("profile", "Measured figures that replace the cost model's.")
+      .format("motley.profile/1")
+      .field("layer_rate", &P::layer_rate, "Rates by blocks held.")
+      .field("layer_time", &P::layer_time, "Times of parts of the model.")
+      .field("link_rate", &P::link_rate, "Rates of links by size of message.")
+      .field("link_tokens", &P::link_tokens, "Rates of directed links in tokens.")
+      .check(check_profile);
 }
 
 Profile read_profile(const std::filesystem::path& path) { return read<Profile>(read_document(path), path.string()); }

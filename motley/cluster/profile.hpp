@@ -21,8 +21,7 @@ struct LayerRate {
 };
 
 enum class LayerPart { embedding, block, head };
-template <>
-const std::vector<EnumName<LayerPart>>& enum_names<LayerPart>();
+EnumNames<LayerPart> names_of(Bound<LayerPart>);
 
 // Seconds of one part of the model for one micro-batch, the group's collectives included.
 struct LayerTime {
@@ -61,8 +60,7 @@ struct Profile {
   std::vector<LinkTokens> link_tokens;
   bool operator==(const Profile&) const = default;
 };
-template <>
-const Schema<Profile>& schema<Profile>();
+Schema<Profile> schema_of(Bound<Profile>);
 
 Profile read_profile(const std::filesystem::path& path);
 

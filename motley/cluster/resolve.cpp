@@ -8,8 +8,8 @@
 #include <utility>
 #include <variant>
 
+#include "motley/base/error.hpp"
 #include "motley/base/foreign.hpp"
-#include "motley/base/hints.hpp"
 #include "motley/base/printable.hpp"
 #include "motley/cluster/cluster.hpp"
 #include "motley/cluster/interconnect.hpp"
@@ -423,16 +423,14 @@ Cluster resolve_document(ClusterDescription description, const Reader& root) {
 
 }  // namespace
 
-template <>
-const Schema<Cluster>& schema<Cluster>() {
+Schema<Cluster> schema_of(Bound<Cluster>) {
   const SchemaDoc& file = schema<ClusterDescription>().doc();
-  static const auto table = Schema<Cluster>(file.name, file.doc)
-                                .format(file.format)
-                                .flatten(&Cluster::description)
-                                .derive([](Cluster& cluster, const Reader& reader) {
-                                  cluster = resolve_document(std::move(cluster.description), reader);
-                                });
-  return table;
+  return Schema<Cluster>(file.name, file.doc)
+      .format(file.format)
+      .flatten(&Cluster::description)
+      .derive([](Cluster& cluster, const Reader& reader) {
+        cluster = resolve_document(std::move(cluster.description), reader);
+      });
 }
 
 Cluster resolve(ClusterDescription description, std::string source) {

@@ -3,14 +3,12 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <cstring>
 #include <exception>
 #include <memory>
 #include <numeric>
 #include <string>
 
 #include "motley/base/error.hpp"
-#include "motley/base/hints.hpp"
 #include "motley/comm/collective/communicator.hpp"
 #include "motley/comm/membership/enrolment.hpp"
 #include "motley/comm/transport/fabric.hpp"

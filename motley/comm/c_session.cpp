@@ -4,11 +4,9 @@
 #include <algorithm>
 #include <functional>
 #include <iterator>
-#include <optional>
 #include <thread>
 
 #include "motley/base/error.hpp"
-#include "motley/base/hints.hpp"
 #include "motley/comm/authority/group_folder.hpp"
 #include "motley/comm/c_support.hpp"
 #include "motley/comm/membership/coordinator_server.hpp"

@@ -10,7 +10,6 @@
 #include <vector>
 
 #include "motley/base/error.hpp"
-#include "motley/base/hints.hpp"
 #include "motley/comm/c_api.h"
 #include "motley/comm/collective/communicator.hpp"
 #include "motley/comm/net/byte_stream.hpp"

@@ -9,8 +9,8 @@
 #include <array>
 
 #include "motley/base/clock.hpp"
-#include "motley/base/counted.hpp"
 #include "motley/base/error.hpp"
+#include "motley/base/units.hpp"
 
 namespace motley {
 namespace {

@@ -1,7 +1,6 @@
 // The driver's side of a deployment on several machines: which of them are there, what they offer, and workers on them.
 #pragma once
 
-#include <cstdint>
 #include <filesystem>
 #include <functional>
 #include <memory>

@@ -13,7 +13,6 @@
 #include <span>
 #include <thread>
 
-#include "motley/base/clock.hpp"
 #include "motley/base/error.hpp"
 #include "motley/base/paths.hpp"
 #include "motley/checkpoint/digest.hpp"

@@ -8,7 +8,6 @@
 #include <array>
 #include <utility>
 
-#include "motley/base/counted.hpp"
 #include "motley/base/error.hpp"
 #include "motley/base/paths.hpp"
 #include "motley/base/units.hpp"

@@ -14,7 +14,7 @@
 #include "motley/base/event_log.hpp"
 #include "motley/checkpoint/manifest.hpp"
 #include "motley/cluster/cluster.hpp"
-#include "motley/comm/net/relay_thread.hpp"
+#include "motley/comm/net/relay.hpp"
 #include "motley/fleet/agent_machines.hpp"
 #include "motley/fleet/deployment_group.hpp"
 #include "motley/fleet/deployment_store.hpp"

@@ -2,11 +2,8 @@
 // Agents go on looking for it, and know it by its certificate.
 #pragma once
 
-#include <cstdint>
 #include <filesystem>
-#include <map>
 #include <optional>
-#include <set>
 #include <string>
 
 #include "motley/comm/authority/authority.hpp"

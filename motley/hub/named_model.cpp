@@ -9,7 +9,6 @@
 #include <regex>
 
 #include "motley/base/error.hpp"
-#include "motley/base/hints.hpp"
 #include "motley/base/paths.hpp"
 #include "motley/base/value.hpp"
 

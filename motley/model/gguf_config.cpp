@@ -10,7 +10,7 @@
 #include <cstring>
 
 #include "motley/base/binding.hpp"
-#include "motley/base/hints.hpp"
+#include "motley/base/error.hpp"
 #include "motley/checkpoint/stored_rows.hpp"
 #include "motley/model/families/families.hpp"
 #include "motley/model/rotary.hpp"

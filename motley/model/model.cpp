@@ -6,7 +6,7 @@
 #include <algorithm>
 #include <optional>
 
-#include "motley/base/hints.hpp"
+#include "motley/base/error.hpp"
 #include "motley/base/paths.hpp"
 #include "motley/checkpoint/digest.hpp"
 #include "motley/model/config.hpp"
@@ -124,32 +124,29 @@ Model read_gguf_model(const fs::path& path) {
 
 }  // namespace
 
-template <>
-const Schema<Model>& schema<Model>() {
-  static const auto table =
-      Schema<Model>("model", "The model that is served.")
-          .field("name", &Model::name, "Shown in reports.", {.required = true})
-          .field("config", &Model::config, "The model's config.json.", {.required = true})
-          .field("tensor_types", &Model::tensor_types, "Types of the matrices of a GGUF file, by name: for `file`.")
-          .field("source", &Model::source, "Where it came from: `OWNER/NAME[:FILE.gguf]` on the Hugging Face hub.")
-          .field("revision", &Model::revision, "Commit of the source.")
-          .field("digest", &Model::digest,
-                 "`sha256:` of config.json and the headers of the weights, which `motley serve` compares. Default: not "
-                 "known.")
-          .field("context", &Model::context, "The longest sequence, in tokens. Default: the model's own.",
-                 {.min = 1, .max = max_context})
-          .derive([](Model& model, const Reader& reader) {
-            const std::string& path = reader.path();
-            if (!model.digest.empty() && !is_digest(model.digest))
-              reader.member("digest", *reader.value().find("digest"))
-                  .fail(fmt::format("expected sha256: and 64 hexadecimal digits, found \"{}\"", model.digest),
-                        "leave it out, or plan again");
-            model.arch = read_architecture(
-                model.config, fmt::format("{}: {}{}config", reader.source(), path, path.empty() ? "" : "."));
-            set_tensor_types(model, reader.source());
-            set_context(model, model.context.value_or(0));
-          });
-  return table;
+Schema<Model> schema_of(Bound<Model>) {
+  return Schema<Model>("model", "The model that is served.")
+      .field("name", &Model::name, "Shown in reports.", {.required = true})
+      .field("config", &Model::config, "The model's config.json.", {.required = true})
+      .field("tensor_types", &Model::tensor_types, "Types of the matrices of a GGUF file, by name: for `file`.")
+      .field("source", &Model::source, "Where it came from: `OWNER/NAME[:FILE.gguf]` on the Hugging Face hub.")
+      .field("revision", &Model::revision, "Commit of the source.")
+      .field(
+          "digest", &Model::digest,
+          "`sha256:` of config.json and the headers of the weights, which `motley serve` compares. Default: not known.")
+      .field("context", &Model::context, "The longest sequence, in tokens. Default: the model's own.",
+             {.min = 1, .max = max_context})
+      .derive([](Model& model, const Reader& reader) {
+        const std::string& path = reader.path();
+        if (!model.digest.empty() && !is_digest(model.digest))
+          reader.member("digest", *reader.value().find("digest"))
+              .fail(fmt::format("expected sha256: and 64 hexadecimal digits, found \"{}\"", model.digest),
+                    "leave it out, or plan again");
+        model.arch = read_architecture(model.config,
+                                       fmt::format("{}: {}{}config", reader.source(), path, path.empty() ? "" : "."));
+        set_tensor_types(model, reader.source());
+        set_context(model, model.context.value_or(0));
+      });
 }
 
 void set_context(Model& model, std::int64_t tokens) {

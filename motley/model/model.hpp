@@ -31,8 +31,7 @@ struct Model {
   bool operator==(const Model&) const = default;
 };
 // As other files carry a model: its name and config, from which the architecture is read.
-template <>
-const Schema<Model>& schema<Model>();
+Schema<Model> schema_of(Bound<Model>);
 
 // Throws an input error naming the missing or contradictory key, or a family that is not supported.
 Architecture read_architecture(const Value& config, std::string source);

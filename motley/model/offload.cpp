@@ -20,12 +20,7 @@ bool uses(const std::vector<Tier>& homes, Tier tier) {
 
 }  // namespace
 
-template <>
-const std::vector<EnumName<Tier>>& enum_names<Tier>() {
-  static const std::vector<EnumName<Tier>> names = {
-      {Tier::device, "device"}, {Tier::host, "host"}, {Tier::disk, "disk"}};
-  return names;
-}
+EnumNames<Tier> names_of(Bound<Tier>) { return {{Tier::device, "device"}, {Tier::host, "host"}, {Tier::disk, "disk"}}; }
 
 TierShares shares_of(const TierCounts& counts) {
   const auto total = static_cast<double>(counts.total());

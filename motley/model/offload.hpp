@@ -26,8 +26,7 @@
 namespace motley {
 
 enum class Tier { device, host, disk };
-template <>
-const std::vector<EnumName<Tier>>& enum_names<Tier>();
+EnumNames<Tier> names_of(Bound<Tier>);
 
 struct TierShares {
   double device = 1;

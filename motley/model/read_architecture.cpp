@@ -1,7 +1,7 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
-#include "motley/base/hints.hpp"
+#include "motley/base/error.hpp"
 #include "motley/model/families/families.hpp"
 #include "motley/model/model.hpp"
 #include "motley/model/quantisation.hpp"

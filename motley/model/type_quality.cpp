@@ -31,36 +31,28 @@ struct QualityTable {
 
 }  // namespace
 
-template <>
-const Schema<TypeQuality>& schema<TypeQuality>() {
+Schema<TypeQuality> schema_of(Bound<TypeQuality>) {
   using Q = TypeQuality;
-  static const auto table =
-      Schema<Q>("type", "What a type changes.")
-          .field("type", &Q::type, "A quantised type.", {.required = true})
-          .field("perplexity", &Q::perplexity, "Of the model in this type.", {.required = true, .above = 0})
-          .field("kl", &Q::kl, "Mean divergence to the unquantised model.", {.required = true, .above = 0});
-  return table;
+  return Schema<Q>("type", "What a type changes.")
+      .field("type", &Q::type, "A quantised type.", {.required = true})
+      .field("perplexity", &Q::perplexity, "Of the model in this type.", {.required = true, .above = 0})
+      .field("kl", &Q::kl, "Mean divergence to the unquantised model.", {.required = true, .above = 0});
 }
-template <>
-const Schema<MeasuredTypes>& schema<MeasuredTypes>() {
+Schema<MeasuredTypes> schema_of(Bound<MeasuredTypes>) {
   using M = MeasuredTypes;
-  static const auto table = Schema<M>("measured types", "Types of one model's tensors.")
-                                .field("model", &M::model, "The model that was measured.", {.required = true})
-                                .field("source", &M::source, "Where, and what.", {.required = true})
-                                .field("unquantised_perplexity", &M::unquantised_perplexity,
-                                       "Of the unquantised model.", {.required = true, .above = 0})
-                                .field("types", &M::types, "From the best on.", {.required = true});
-  return table;
+  return Schema<M>("measured types", "Types of one model's tensors.")
+      .field("model", &M::model, "The model that was measured.", {.required = true})
+      .field("source", &M::source, "Where, and what.", {.required = true})
+      .field("unquantised_perplexity", &M::unquantised_perplexity, "Of the unquantised model.",
+             {.required = true, .above = 0})
+      .field("types", &M::types, "From the best on.", {.required = true});
 }
-template <>
-const Schema<QualityTable>& schema<QualityTable>() {
+Schema<QualityTable> schema_of(Bound<QualityTable>) {
   using Q = QualityTable;
-  static const auto table =
-      Schema<Q>("type quality", "What quantised types change.")
-          .format("motley.type_quality/1")
-          .field("weights", &Q::weights, "Every layer's weights.", {.required = true})
-          .field("keys_and_values", &Q::keys_and_values, "Every layer's keys and values.", {.required = true});
-  return table;
+  return Schema<Q>("type quality", "What quantised types change.")
+      .format("motley.type_quality/1")
+      .field("weights", &Q::weights, "Every layer's weights.", {.required = true})
+      .field("keys_and_values", &Q::keys_and_values, "Every layer's keys and values.", {.required = true});
 }
 
 namespace {

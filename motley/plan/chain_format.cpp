@@ -3,7 +3,8 @@
 
 #include <algorithm>
 
-#include "motley/base/hints.hpp"
+#include "motley/base/error.hpp"
+#include "motley/plan/chain_plan.hpp"
 #include "motley/plan/chain_plan.hpp"
 #include "motley/plan/format.hpp"
 
@@ -67,95 +68,78 @@ void check_sites(const ChainDescription& chain, const Reader& reader) {
 
 }  // namespace
 
-template <>
-const Schema<ChainSiteOption>& schema<ChainSiteOption>() {
+Schema<ChainSiteOption> schema_of(Bound<ChainSiteOption>) {
   using O = ChainSiteOption;
-  static const auto table =
-      Schema<O>("option", "One option of a site.")
-          .field("name", &O::name, "Shown in reports.")
-          .field("time_s", &O::time_s, "Seconds.", {.required = true, .min = 0, .max = largest_cost})
-          .field("sync_s", &O::sync_s, "Additional seconds for synchronisation. Default: 0.", cost_limits)
-          .field("bytes", &O::bytes, "Bytes that are always held; may be fractional.",
-                 {.required = true, .min = 0, .max = largest_cost})
-          .field("transient_bytes", &O::transient_bytes,
-                 "Bytes that are held while the site runs; the largest of all sites is used. Default: 0.", cost_limits)
-          .custom<std::string>({"layout",
-                                "string, or integer",
-                                "",
-                                "One of `layouts`, or its number from 0. Default: the first.",
-                                false,
-                                {}},
-                               &O::layout, read_layout, [](const std::string& layout) { return Value(layout); });
-  return table;
+  return Schema<O>("option", "One option of a site.")
+      .field("name", &O::name, "Shown in reports.")
+      .field("time_s", &O::time_s, "Seconds.", {.required = true, .min = 0, .max = largest_cost})
+      .field("sync_s", &O::sync_s, "Additional seconds for synchronisation. Default: 0.", cost_limits)
+      .field("bytes", &O::bytes, "Bytes that are always held; may be fractional.",
+             {.required = true, .min = 0, .max = largest_cost})
+      .field("transient_bytes", &O::transient_bytes,
+             "Bytes that are held while the site runs; the largest of all sites is used. Default: 0.", cost_limits)
+      .custom<std::string>({"layout",
+                            "string, or integer",
+                            "",
+                            "One of `layouts`, or its number from 0. Default: the first.",
+                            false,
+                            {}},
+                           &O::layout, read_layout, [](const std::string& layout) { return Value(layout); });
 }
 
-template <>
-const Schema<ChainSites>& schema<ChainSites>() {
+Schema<ChainSites> schema_of(Bound<ChainSites>) {
   using S = ChainSites;
-  static const auto table = Schema<S>("sites", "Equal sites in a row, each with a choice of its own.")
-                                .field("name", &S::name, "Shown in reports.")
-                                .field("repeat", &S::repeat, "Number of such sites. Default: 1.",
-                                       {.always_written = true, .min = 1, .max = most_sites})
-                                .field("options", &S::options, "Options; at least one.", {.required = true});
-  return table;
+  return Schema<S>("sites", "Equal sites in a row, each with a choice of its own.")
+      .field("name", &S::name, "Shown in reports.")
+      .field("repeat", &S::repeat, "Number of such sites. Default: 1.",
+             {.always_written = true, .min = 1, .max = most_sites})
+      .field("options", &S::options, "Options; at least one.", {.required = true});
 }
 
-template <>
-const Schema<ChainDescription>& schema<ChainDescription>() {
+Schema<ChainDescription> schema_of(Bound<ChainDescription>) {
   using C = ChainDescription;
-  static const auto table = Schema<C>("chain", "Sites in sequence, and the memory that they share.")
-                                .format("motley.chain/1")
-                                .field("name", &C::name, "Shown in reports.")
-                                .field("budget_bytes", &C::budget_bytes, "Memory for all sites together.",
-                                       {.required = true, .min = 0, .max = largest_cost})
-                                .field("sites", &C::sites, "In order.", {.required = true})
-                                .field("layouts", &C::layouts, "Names of the layouts. Default: one layout.")
-                                .field("layout_change_s", &C::layout_change_s,
-                                       "Seconds between neighbouring sites: a row per layout, a column per layout of "
-                                       "the next site. The first site costs nothing. Default: 0.",
-                                       {.min = 0, .max = largest_cost})
-                                .check(check_layouts)
-                                .check(check_sites);
-  return table;
+  return Schema<C>("chain", "Sites in sequence, and the memory that they share.")
+      .format("motley.chain/1")
+      .field("name", &C::name, "Shown in reports.")
+      .field("budget_bytes", &C::budget_bytes, "Memory for all sites together.",
+             {.required = true, .min = 0, .max = largest_cost})
+      .field("sites", &C::sites, "In order.", {.required = true})
+      .field("layouts", &C::layouts, "Names of the layouts. Default: one layout.")
+      .field("layout_change_s", &C::layout_change_s,
+             "Seconds between neighbouring sites: a row per layout, a column per layout of the next site. The first "
+             "site costs nothing. Default: 0.",
+             {.min = 0, .max = largest_cost})
+      .check(check_layouts)
+      .check(check_sites);
 }
 
-template <>
-const Schema<ChainPrediction>& schema<ChainPrediction>() {
+Schema<ChainPrediction> schema_of(Bound<ChainPrediction>) {
   using P = ChainPrediction;
-  static const auto table =
-      Schema<P>("predicted", "Time and memory of the choice.")
-          .field("time_s", &P::time_s, "Seconds of all sites, with layout changes.", {.required = true, .min = 0})
-          .field("bytes", &P::bytes, "Bytes of all sites, with the largest transient bytes.",
-                 {.required = true, .min = 0})
-          .field("price_s_per_byte", &P::price_s_per_byte,
-                 "Seconds that one more byte of budget saves, by the relaxation.", {.min = 0});
-  return table;
+  return Schema<P>("predicted", "Time and memory of the choice.")
+      .field("time_s", &P::time_s, "Seconds of all sites, with layout changes.", {.required = true, .min = 0})
+      .field("bytes", &P::bytes, "Bytes of all sites, with the largest transient bytes.", {.required = true, .min = 0})
+      .field("price_s_per_byte", &P::price_s_per_byte, "Seconds that one more byte of budget saves, by the relaxation.",
+             {.min = 0});
 }
 
-template <>
-const Schema<ChainPoint>& schema<ChainPoint>() {
-  static const auto table = Schema<ChainPoint>("point", "The least time within a number of bytes.")
-                                .field("time_s", &ChainPoint::time_s, "Seconds.", {.required = true, .min = 0})
-                                .field("bytes", &ChainPoint::bytes, "Bytes.", {.required = true, .min = 0});
-  return table;
+Schema<ChainPoint> schema_of(Bound<ChainPoint>) {
+  return Schema<ChainPoint>("point", "The least time within a number of bytes.")
+      .field("time_s", &ChainPoint::time_s, "Seconds.", {.required = true, .min = 0})
+      .field("bytes", &ChainPoint::bytes, "Bytes.", {.required = true, .min = 0});
 }
 
-template <>
-const Schema<ChainPlan>& schema<ChainPlan>() {
+Schema<ChainPlan> schema_of(Bound<ChainPlan>) {
   using P = ChainPlan;
-  static const auto table =
-      plan_table<P>("chain plan", "An option for every site of a chain.")
-          .field("chain", &P::chain, "The chain that was solved, whole.", {.required = true})
-          .field("choice", &P::choice, "Option of every site, repeats written out: indices from 0.",
-                 {.required = true, .min = 0})
-          .field("predicted", &P::predicted, "Time and memory of the choice.", {.required = true})
-          .field("front", &P::front, "With `--front`: the Pareto front, by bytes.")
-          .field(
-              "front_gap_s", &P::front_gap_s,
-              "Largest distance of a point of the front from the optimum, in seconds. Default: 0, the front is exact.",
-              {.min = 0})
-          .field("search", &P::search, "How the choice was found.", {.always_written = true});
-  return table;
+  return plan_table<P>("chain plan", "An option for every site of a chain.")
+      .field("chain", &P::chain, "The chain that was solved, whole.", {.required = true})
+      .field("choice", &P::choice, "Option of every site, repeats written out: indices from 0.",
+             {.required = true, .min = 0})
+      .field("predicted", &P::predicted, "Time and memory of the choice.", {.required = true})
+      .field("front", &P::front, "With `--front`: the Pareto front, by bytes.")
+      .field("front_gap_s", &P::front_gap_s,
+             "Largest distance of a point of the front from the optimum, in seconds. Default: 0, the front is exact.",
+             {.min = 0})
+      .field("search", &P::search, "How the choice was found.", {.always_written = true});
 }
 
 ChainDescription read_chain(const std::filesystem::path& path) {

@@ -44,8 +44,7 @@ struct ChainDescription {
   std::vector<std::vector<double>> layout_change_s;  // [from][to]; empty: changing costs nothing
   bool operator==(const ChainDescription&) const = default;
 };
-template <>
-const Schema<ChainDescription>& schema<ChainDescription>();
+Schema<ChainDescription> schema_of(Bound<ChainDescription>);
 
 ChainDescription read_chain(const std::filesystem::path& path);
 
@@ -72,6 +71,7 @@ struct ChainPoint {
   double bytes = 0;
   bool operator==(const ChainPoint&) const = default;
 };
+Schema<ChainPoint> schema_of(Bound<ChainPoint>);
 
 struct ChainPrediction {
   double time_s = 0;
@@ -91,8 +91,7 @@ struct ChainPlan {
   SearchRecord search;
   bool operator==(const ChainPlan&) const = default;
 };
-template <>
-const Schema<ChainPlan>& schema<ChainPlan>();
+Schema<ChainPlan> schema_of(Bound<ChainPlan>);
 
 // Checks a plan by arithmetic alone. Empty: nothing wrong.
 std::vector<Violation> verify(const ChainPlan& plan);

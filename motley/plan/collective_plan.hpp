@@ -11,10 +11,8 @@
 
 namespace motley {
 
-template <>
-const std::vector<EnumName<CollectiveOperation>>& enum_names<CollectiveOperation>();
-template <>
-const std::vector<EnumName<CollectiveStepKind>>& enum_names<CollectiveStepKind>();
+EnumNames<CollectiveOperation> names_of(Bound<CollectiveOperation>);
+EnumNames<CollectiveStepKind> names_of(Bound<CollectiveStepKind>);
 
 struct CollectivePrediction {
   double time_s = 0;       // rounds in sequence, the vector whole
@@ -35,8 +33,7 @@ struct CollectivePlan {
   SearchRecord search;
   bool operator==(const CollectivePlan&) const = default;
 };
-template <>
-const Schema<CollectivePlan>& schema<CollectivePlan>();
+Schema<CollectivePlan> schema_of(Bound<CollectivePlan>);
 
 // Proves that a program computes its collective, by running it on sets of ranks instead of numbers: every range of
 // every rank's result holds each rank's contribution exactly once (all_reduce, reduce_scatter), or the right rank's

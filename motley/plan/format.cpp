@@ -5,47 +5,38 @@
 
 namespace motley {
 
-template <>
-const std::vector<EnumName<SearchStatus>>& enum_names<SearchStatus>() {
-  static const std::vector<EnumName<SearchStatus>> names = {{SearchStatus::optimal, "optimal"},
-                                                            {SearchStatus::gap, "gap"},
-                                                            {SearchStatus::deadline, "deadline"},
-                                                            {SearchStatus::heuristic, "heuristic"}};
-  return names;
+EnumNames<SearchStatus> names_of(Bound<SearchStatus>) {
+  return {{SearchStatus::optimal, "optimal"},
+          {SearchStatus::gap, "gap"},
+          {SearchStatus::deadline, "deadline"},
+          {SearchStatus::heuristic, "heuristic"}};
 }
 
-template <>
-const Schema<UnusedDevice>& schema<UnusedDevice>() {
-  static const auto table = Schema<UnusedDevice>("unused", "An idle device.")
-                                .field("device", &UnusedDevice::device, "Its name.", {.required = true})
-                                .field("reason", &UnusedDevice::reason, "Why.", {.always_written = true});
-  return table;
+Schema<UnusedDevice> schema_of(Bound<UnusedDevice>) {
+  return Schema<UnusedDevice>("unused", "An idle device.")
+      .field("device", &UnusedDevice::device, "Its name.", {.required = true})
+      .field("reason", &UnusedDevice::reason, "Why.", {.always_written = true});
 }
 
-template <>
-const Schema<FigureRange>& schema<FigureRange>() {
-  static const auto table = Schema<FigureRange>("range", "A predicted figure that is not certain.")
-                                .field("low", &FigureRange::low, "It is at least this.", {.required = true, .min = 0})
-                                .field("high", &FigureRange::high, "And at most this.", {.required = true, .min = 0});
-  return table;
+Schema<FigureRange> schema_of(Bound<FigureRange>) {
+  return Schema<FigureRange>("range", "A predicted figure that is not certain.")
+      .field("low", &FigureRange::low, "It is at least this.", {.required = true, .min = 0})
+      .field("high", &FigureRange::high, "And at most this.", {.required = true, .min = 0});
 }
 
-template <>
-const Schema<SearchRecord>& schema<SearchRecord>() {
+Schema<SearchRecord> schema_of(Bound<SearchRecord>) {
   using S = SearchRecord;
   constexpr Limits written{.always_written = true};
-  static const auto table =
-      Schema<S>("search", "How the plan was found.")
-          .field("planner", &S::planner, "Its name.", written)
-          .field("objective", &S::objective, "Objective of the search.", written)
-          .field("cost", &S::cost, "The form of the cost.", written)
-          .field("seed", &S::seed, "Seed of the random numbers.", written)
-          .field("status", &S::status, "Default: `heuristic`.", written)
-          .field("bound", &S::bound, "Bound of the objective: no plan exceeds it.")
-          .field("gap", &S::gap, "(bound - value) / bound.")
-          .field("elapsed_s", &S::elapsed_s, "Wall-clock seconds.", {.always_written = true, .min = 0})
-          .field("evaluated", &S::evaluated, "Candidates.", {.always_written = true, .min = 0});
-  return table;
+  return Schema<S>("search", "How the plan was found.")
+      .field("planner", &S::planner, "Its name.", written)
+      .field("objective", &S::objective, "Objective of the search.", written)
+      .field("cost", &S::cost, "The form of the cost.", written)
+      .field("seed", &S::seed, "Seed of the random numbers.", written)
+      .field("status", &S::status, "Default: `heuristic`.", written)
+      .field("bound", &S::bound, "Bound of the objective: no plan exceeds it.")
+      .field("gap", &S::gap, "(bound - value) / bound.")
+      .field("elapsed_s", &S::elapsed_s, "Wall-clock seconds.", {.always_written = true, .min = 0})
+      .field("evaluated", &S::evaluated, "Candidates.", {.always_written = true, .min = 0});
 }
 
 FieldDoc layers_row(std::string doc) {

@@ -8,6 +8,7 @@
 #include "motley/cluster/cluster.hpp"
 #include "motley/cluster/profile.hpp"
 #include "motley/model/model.hpp"
+#include "motley/model/offload.hpp"
 #include "motley/plan/shared.hpp"
 #include "motley/workload/workload.hpp"
 
@@ -45,5 +46,8 @@ Schema<P> with_descriptions(Schema<P> table, std::string_view model_doc) {
 FieldDoc layers_row(std::string doc);
 LayerRange read_layers(const Reader& reader);
 Value write_layers(const LayerRange& range);
+
+// Where the parts of a stage lie.
+Schema<TierShares> schema_of(Bound<TierShares>);
 
 }  // namespace motley

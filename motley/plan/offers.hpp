@@ -57,8 +57,7 @@ struct Offers {
   std::optional<LinkSpeed> network;  // between the machines of a copy
   bool operator==(const Offers&) const = default;
 };
-template <>
-const Schema<Offers>& schema<Offers>();
+Schema<Offers> schema_of(Bound<Offers>);
 
 // Conditions across the entries: names, lengths, shares. Reading checks them too. Throws an input error.
 void check_offers(const Offers& offers, const std::string& source);

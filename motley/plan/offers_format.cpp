@@ -3,80 +3,67 @@
 
 #include <cmath>
 
-#include "motley/base/hints.hpp"
+#include "motley/base/error.hpp"
 #include "motley/plan/offers.hpp"
 
 namespace motley {
 
-template <>
-const Schema<OfferClass>& schema<OfferClass>() {
+Schema<OfferClass> schema_of(Bound<OfferClass>) {
   using C = OfferClass;
-  static const auto table =
-      Schema<C>("class", "A kind of request.")
-          .field("name", &C::name, "Unique.", {.required = true})
-          .field("model", &C::model,
-                 "Model of the requests; only its configurations serve them. Default: one model for all.")
-          .field("demand_per_s", &C::demand_per_s, "Requests per second, carried as given, without added headroom.",
-                 {.min = 0})
-          .field("share", &C::share,
-                 "Share of all requests (of all models), where no demand is given; shares sum to 1.",
-                 {.min = 0, .max = 1});
-  return table;
+  return Schema<C>("class", "A kind of request.")
+      .field("name", &C::name, "Unique.", {.required = true})
+      .field("model", &C::model,
+             "Model of the requests; only its configurations serve them. Default: one model for all.")
+      .field("demand_per_s", &C::demand_per_s, "Requests per second, carried as given, without added headroom.",
+             {.min = 0})
+      .field("share", &C::share, "Share of all requests (of all models), where no demand is given; shares sum to 1.",
+             {.min = 0, .max = 1});
 }
 
-template <>
-const Schema<OfferType>& schema<OfferType>() {
+Schema<OfferType> schema_of(Bound<OfferType>) {
   using T = OfferType;
-  static const auto table =
-      Schema<T>("type", "A kind of device that can be rented. A price is needed, in either form.")
-          .field("price_usd_per_hour", &T::usd_per_hour, "Price of one device.", {.always_written = true, .min = 0})
-          .custom<double>(
-              {"price",
-               "quantity: " + accepted_units(Dimension::usd_per_hour),
-               "",
-               "The same with its unit: `0.53 $/h`.",
-               false,
-               {}},
-              &T::usd_per_hour,
-              [](const Reader& reader) { return binding::read_quantity(reader, Dimension::usd_per_hour, {.min = 0}); },
-              [](const double&) { return Value(); })
-          .field("available", &T::available, "Available devices. Default: unlimited.", {.min = 0})
-          .field("domain", &T::domain, "Failure domain: a zone, a region, a spot pool. Default: none.")
-          .check([](const T& type, const Reader& reader) {
-            const bool plain = reader.value().find("price_usd_per_hour"), united = reader.value().find("price");
-            if (plain == united)
-              reader.fail(plain ? "the price is given twice" : "the price is missing",
-                          "give price_usd_per_hour = 0.53, or price = \"0.53 $/h\"");
-            if (type.usd_per_hour == 0 && !type.available)
-              reader.fail("devices without a price need `available`", "give the number of devices in `available`");
-          });
-  return table;
+  return Schema<T>("type", "A kind of device that can be rented. A price is needed, in either form.")
+      .field("price_usd_per_hour", &T::usd_per_hour, "Price of one device.", {.always_written = true, .min = 0})
+      .custom<double>(
+          {"price",
+           "quantity: " + accepted_units(Dimension::usd_per_hour),
+           "",
+           "The same with its unit: `0.53 $/h`.",
+           false,
+           {}},
+          &T::usd_per_hour,
+          [](const Reader& reader) { return binding::read_quantity(reader, Dimension::usd_per_hour, {.min = 0}); },
+          [](const double&) { return Value(); })
+      .field("available", &T::available, "Available devices. Default: unlimited.", {.min = 0})
+      .field("domain", &T::domain, "Failure domain: a zone, a region, a spot pool. Default: none.")
+      .check([](const T& type, const Reader& reader) {
+        const bool plain = reader.value().find("price_usd_per_hour"), united = reader.value().find("price");
+        if (plain == united)
+          reader.fail(plain ? "the price is given twice" : "the price is missing",
+                      "give price_usd_per_hour = 0.53, or price = \"0.53 $/h\"");
+        if (type.usd_per_hour == 0 && !type.available)
+          reader.fail("devices without a price need `available`", "give the number of devices in `available`");
+      });
 }
 
-template <>
-const Schema<StageLayout>& schema<StageLayout>() {
+Schema<StageLayout> schema_of(Bound<StageLayout>) {
   using S = StageLayout;
-  static const auto table =
-      Schema<S>("stage layout", "A stage of the pipeline that one copy is.")
-          .field("device_type", &S::device_type, "Type of all its devices.", {.required = true})
-          .field("degree", &S::degree, "Devices, tensor parallel.", {.required = true, .min = 1})
-          .field("layers", &S::layers, "Number of layers that it holds.", {.required = true, .min = 1});
-  return table;
+  return Schema<S>("stage layout", "A stage of the pipeline that one copy is.")
+      .field("device_type", &S::device_type, "Type of all its devices.", {.required = true})
+      .field("degree", &S::degree, "Devices, tensor parallel.", {.required = true, .min = 1})
+      .field("layers", &S::layers, "Number of layers that it holds.", {.required = true, .min = 1});
 }
 
-template <>
-const Schema<Configuration>& schema<Configuration>() {
+Schema<Configuration> schema_of(Bound<Configuration>) {
   using C = Configuration;
-  static const auto table =
-      Schema<C>("configuration", "One replica shape.")
-          .field("name", &C::name, "Unique.", {.required = true})
-          .field("model", &C::model, "Model that it hosts. Default: one model for all.")
-          .field("devices", &C::devices, "Devices of one copy, by type.", {.required = true, .min = 1, .max = 100000})
-          .field("rate_per_s", &C::rate_per_s,
-                 "Requests per second of one copy that serves only this class, one per class; 0: it cannot.",
-                 {.required = true, .min = 0})
-          .field("stages", &C::stages, "Its pipeline, first to last, where the cost model made it.");
-  return table;
+  return Schema<C>("configuration", "One replica shape.")
+      .field("name", &C::name, "Unique.", {.required = true})
+      .field("model", &C::model, "Model that it hosts. Default: one model for all.")
+      .field("devices", &C::devices, "Devices of one copy, by type.", {.required = true, .min = 1, .max = 100000})
+      .field("rate_per_s", &C::rate_per_s,
+             "Requests per second of one copy that serves only this class, one per class; 0: it cannot.",
+             {.required = true, .min = 0})
+      .field("stages", &C::stages, "Its pipeline, first to last, where the cost model made it.");
 }
 
 namespace {
@@ -132,24 +119,20 @@ void check_offers(const Offers& offers, const std::string& source) {
   });
 }
 
-template <>
-const Schema<Offers>& schema<Offers>() {
+Schema<Offers> schema_of(Bound<Offers>) {
   using O = Offers;
-  static const auto table =
-      Schema<O>("offers", "What can be rented, and how fast each replica shape serves each class of requests.")
-          .format("motley.offers/1")
-          .field("classes", &O::classes, "Kinds of requests. Left out with `configurations`: the workload's.")
-          .field("types", &O::types, "Types by name. Without configurations: names of the device catalogue.",
-                 {.required = true})
-          .field("configurations", &O::configurations,
-                 "Replica shapes. Default: made from the model by the cost model.")
-          .field("utilisation", &O::utilisation, "Share of its rates that a copy is planned with. Default: 1.",
-                 {.above = 0, .max = 1})
-          .field("network", &O::network, "Network between the machines of a copy. Default: 0.2 ms, 10 Gbit/s.")
-          .check([](const O& offers, const Reader& reader) {
-            check(offers, [&](std::string what, std::string hint) { reader.fail(std::move(what), std::move(hint)); });
-          });
-  return table;
+  return Schema<O>("offers", "What can be rented, and how fast each replica shape serves each class of requests.")
+      .format("motley.offers/1")
+      .field("classes", &O::classes, "Kinds of requests. Left out with `configurations`: the workload's.")
+      .field("types", &O::types, "Types by name. Without configurations: names of the device catalogue.",
+             {.required = true})
+      .field("configurations", &O::configurations, "Replica shapes. Default: made from the model by the cost model.")
+      .field("utilisation", &O::utilisation, "Share of its rates that a copy is planned with. Default: 1.",
+             {.above = 0, .max = 1})
+      .field("network", &O::network, "Network between the machines of a copy. Default: 0.2 ms, 10 Gbit/s.")
+      .check([](const O& offers, const Reader& reader) {
+        check(offers, [&](std::string what, std::string hint) { reader.fail(std::move(what), std::move(hint)); });
+      });
 }
 
 Offers read_offers(const std::filesystem::path& path) { return read<Offers>(read_document(path), path.string()); }

@@ -19,6 +19,7 @@ struct OffloadPrediction {
   std::map<std::string, DeviceMemory> memory_bytes;
   bool operator==(const OffloadPrediction&) const = default;
 };
+Schema<OffloadPrediction> schema_of(Bound<OffloadPrediction>);
 
 struct OffloadPlan {
   static constexpr PlanKind kind{"offload", "motley plan offload"};
@@ -43,8 +44,7 @@ struct OffloadPlan {
   SearchRecord search;
   bool operator==(const OffloadPlan&) const = default;
 };
-template <>
-const Schema<OffloadPlan>& schema<OffloadPlan>();
+Schema<OffloadPlan> schema_of(Bound<OffloadPlan>);
 
 // The same as a serving plan of one stage "r0/s0" and one route "r0", which is what runs: max_sequences is `batch`,
 // max_tokens `batch` + `prompt_chunk`. Throws an input error where the shares are not whole layers or micro-batches.

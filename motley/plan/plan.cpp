@@ -5,7 +5,7 @@
 #include <algorithm>
 #include <type_traits>
 
-#include "motley/base/hints.hpp"
+#include "motley/base/error.hpp"
 
 namespace motley {
 namespace {

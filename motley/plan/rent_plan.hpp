@@ -20,8 +20,7 @@ enum class RentForm {
   budget,   // the greatest throughput for so much money
   cheapest  // the least money that carries the demand
 };
-template <>
-const std::vector<EnumName<RentForm>>& enum_names<RentForm>();
+EnumNames<RentForm> names_of(Bound<RentForm>);
 
 struct RentGoal {
   RentForm form = RentForm::budget;
@@ -76,6 +75,7 @@ struct RentPrediction {
   std::vector<SlowerCase> slower;
   bool operator==(const RentPrediction&) const = default;
 };
+Schema<RentPrediction> schema_of(Bound<RentPrediction>);
 
 struct RentPlan {
   static constexpr PlanKind kind{"rent", "motley plan rent"};
@@ -91,8 +91,7 @@ struct RentPlan {
   SearchRecord search;
   bool operator==(const RentPlan&) const = default;
 };
-template <>
-const Schema<RentPlan>& schema<RentPlan>();
+Schema<RentPlan> schema_of(Bound<RentPlan>);
 
 // Requests per second of the whole mix when the busiest configuration is full.
 double carried_per_s(const Offers& offers, const std::vector<RentedConfiguration>& fleet,

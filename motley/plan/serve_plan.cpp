@@ -4,7 +4,7 @@
 
 #include <algorithm>
 
-#include "motley/base/hints.hpp"
+#include "motley/base/error.hpp"
 
 namespace motley {
 namespace {

@@ -22,8 +22,7 @@
 namespace motley {
 
 enum class StageRole { any, prefill, decode };
-template <>
-const std::vector<EnumName<StageRole>>& enum_names<StageRole>();
+EnumNames<StageRole> names_of(Bound<StageRole>);
 
 // Layers of other stages of which a stage holds copies, cut as its own, so that it need not load them after a loss.
 // With the model's first layer come the embedding, with its last the final norm and the head.
@@ -85,6 +84,7 @@ struct DeviceMemory {
   TierMemory device = {}, host = {}, disk = {};
   bool operator==(const DeviceMemory&) const = default;
 };
+Schema<DeviceMemory> schema_of(Bound<DeviceMemory>);
 constexpr std::array<std::pair<std::string_view, TierMemory DeviceMemory::*>, 3> memory_tiers = {
     {{"device", &DeviceMemory::device}, {"host", &DeviceMemory::host}, {"disk", &DeviceMemory::disk}}};
 
@@ -119,8 +119,7 @@ struct ServePlan {
   const Stage& stage(const std::string& id) const;  // throws an input error
   bool operator==(const ServePlan&) const = default;
 };
-template <>
-const Schema<ServePlan>& schema<ServePlan>();
+Schema<ServePlan> schema_of(Bound<ServePlan>);
 
 // How many of these layers the stage holds, standby weights included.
 std::int64_t held_layers(const Stage& stage, const LayerRange& layers);

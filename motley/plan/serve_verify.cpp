@@ -7,7 +7,7 @@
 #include <numeric>
 #include <set>
 
-#include "motley/base/hints.hpp"
+#include "motley/base/error.hpp"
 #include "motley/model/crossing.hpp"
 #include "motley/plan/serve_plan.hpp"
 

@@ -25,10 +25,10 @@ struct UnusedDevice {
   std::string reason;
   bool operator==(const UnusedDevice&) const = default;
 };
+Schema<UnusedDevice> schema_of(Bound<UnusedDevice>);
 
 enum class SearchStatus { optimal, gap, deadline, heuristic };
-template <>
-const std::vector<EnumName<SearchStatus>>& enum_names<SearchStatus>();
+EnumNames<SearchStatus> names_of(Bound<SearchStatus>);
 
 struct SearchRecord {
   std::string planner;
@@ -42,14 +42,14 @@ struct SearchRecord {
   std::int64_t evaluated = 0;
   bool operator==(const SearchRecord&) const = default;
 };
+Schema<SearchRecord> schema_of(Bound<SearchRecord>);
 
 // A predicted figure where it is not certain.
 struct FigureRange {
   double low = 0, high = 0;
   bool operator==(const FigureRange&) const = default;
 };
-template <>
-const Schema<FigureRange>& schema<FigureRange>();
+Schema<FigureRange> schema_of(Bound<FigureRange>);
 
 // What is wrong with a plan. verify() of each kind lists all; an empty list means that the plan is sound.
 struct Violation {

@@ -19,8 +19,7 @@ namespace motley {
 // What is divided among the data-parallel ranks of a stage: nothing; the optimizer's states; gradients too; weights
 // too.
 enum class Sharding { none, zero1, zero2, zero3 };
-template <>
-const std::vector<EnumName<Sharding>>& enum_names<Sharding>();
+EnumNames<Sharding> names_of(Bound<Sharding>);
 
 // What a range of a stage's layers does. Rank r of the stage's devices is tensor-parallel rank r % tp of the
 // data-parallel rank r / tp.
@@ -54,8 +53,7 @@ enum class PipelineSchedule {
   one_forward_one_backward,  // a stage keeps no more micro-batches than there are stages from it to the end
   zb_h1                      // the same, but gradients of weights wait, to be computed in pauses (arXiv 2401.10241)
 };
-template <>
-const std::vector<EnumName<PipelineSchedule>>& enum_names<PipelineSchedule>();
+EnumNames<PipelineSchedule> names_of(Bound<PipelineSchedule>);
 
 // What a stage does with a micro-batch at a time.
 enum class PassKind {
@@ -63,8 +61,7 @@ enum class PassKind {
   backward,  // gradients of its input and of its weights, or of its input alone where there are passes for the others
   weights    // gradients of its weights that have waited
 };
-template <>
-const std::vector<EnumName<PassKind>>& enum_names<PassKind>();
+EnumNames<PassKind> names_of(Bound<PassKind>);
 
 // How replicas add up their gradients.
 enum class SyncAlgorithm {
@@ -72,8 +69,7 @@ enum class SyncAlgorithm {
   direct,       // every owner of a part receives it from all others and sends the sum back
   hierarchical  // the same, first inside each machine, then inside each site, then over all
 };
-template <>
-const std::vector<EnumName<SyncAlgorithm>>& enum_names<SyncAlgorithm>();
+EnumNames<SyncAlgorithm> names_of(Bound<SyncAlgorithm>);
 
 struct GradientSync {
   SyncAlgorithm algorithm = SyncAlgorithm::ring;
@@ -117,8 +113,7 @@ struct TrainPlan {
 
   bool operator==(const TrainPlan&) const = default;
 };
-template <>
-const Schema<TrainPlan>& schema<TrainPlan>();
+Schema<TrainPlan> schema_of(Bound<TrainPlan>);
 
 // The workload's training job; throws an input error where it has none.
 const Training& training_of(const Workload& workload);

@@ -167,11 +167,11 @@ Value member_json(const MemberProbeResult& result, const MemberFit& fit, const s
 
 std::string member_text(const MemberFit& fit, const std::vector<std::string>& machines) {
   const auto called = [&](int member) { return machines[static_cast<std::size_t>(member)]; };
-  Table links({{"from"}, {"to"}, {"latency", Align::right}, {"bandwidth", Align::right}, {"start", Align::right}});
+  Table links({"from", "to", ">latency", ">bandwidth", ">start"});
   for (const auto& link : fit.links)
     links.add({called(link.from), called(link.to), human_seconds(link.latency_s), human_rate(link.rate.bytes_per_s),
                human_seconds(link.rate.alpha_s)});
-  Table ports({{"port of"}, {"up", Align::right}, {"down", Align::right}, {"latency", Align::right}});
+  Table ports({"port of", ">up", ">down", ">latency"});
   const auto add_port = [&](const std::string& what, const MemberPort& port) {
     ports.add(
         {what, human_rate(port.up_bytes_per_s), human_rate(port.down_bytes_per_s), human_seconds(port.latency_s)});
@@ -180,7 +180,7 @@ std::string member_text(const MemberFit& fit, const std::vector<std::string>& ma
   for (int g = 0; fit.tree.groups() > 1 && g < fit.tree.groups(); ++g)
     if (fit.tree.members_of(g) > 1)
       add_port(uplink_name(fit.tree, machines, g), fit.tree.uplinks[static_cast<std::size_t>(g)]);
-  Table totals({{"at once"}, {"flows"}, {"measured", Align::right}, {"switches", Align::right}});
+  Table totals({"at once", "flows", ">measured", ">switches"});
   for (const auto& total : fit.totals) {
     std::string flows;
     if (total.phase == ProbePhase::spread)

@@ -7,7 +7,6 @@
 #include <cmath>
 #include <limits>
 #include <memory>
-#include <numeric>
 #include <thread>
 
 #include "motley/base/clock.hpp"

@@ -65,14 +65,8 @@ Value probe_json(const Cluster& cluster, const ProbeResult& result) {
 }
 
 std::string probe_text(const Cluster& cluster, const ProbeResult& result) {
-  Table rates({{"weights"},
-               {"one row", Align::right},
-               {"many rows", Align::right},
-               {"attention, one", Align::right},
-               {"many", Align::right},
-               {"per layer", Align::right},
-               {"per step", Align::right},
-               {"fit error"}});
+  Table rates(
+      {"weights", ">one row", ">many rows", ">attention, one", ">many", ">per layer", ">per step", "fit error"});
   for (const auto& [type, probed] : result.types)
     rates.add({std::string(name_of(type)), human_rate(probed.rates.bandwidth_bytes_per_s),
                human_flop(probed.rates.product_flop_per_s) + "/s",
@@ -80,7 +74,7 @@ std::string probe_text(const Cluster& cluster, const ProbeResult& result) {
                human_flop(probed.rates.attention_flop_per_s) + "/s", human_seconds(probed.rates.overhead.layer_s),
                human_seconds(probed.rates.overhead.step_s),
                fmt::format("{:.0f} % (worst {:.0f} %)", 100 * probed.error.median, 100 * probed.error.worst)});
-  Table links({{"link"}, {"latency", Align::right}, {"bandwidth", Align::right}});
+  Table links({"link", ">latency", ">bandwidth"});
   const auto add = [&](const std::string& name, const PathSpeed& path) {
     links.add({name, human_seconds(path.latency_s), human_rate(path.bandwidth_bytes_per_s)});
   };
@@ -92,8 +86,7 @@ std::string probe_text(const Cluster& cluster, const ProbeResult& result) {
   std::string tiers;
   if (result.tiers) {
     const Disk& disk = result.tiers->disk;
-    Table table(
-        {{"tier"}, {"free", Align::right}, {"read", Align::right}, {"write", Align::right}, {"both", Align::right}});
+    Table table({"tier", ">free", ">read", ">write", ">both"});
     table.add({"disk", human_bytes(static_cast<double>(disk.capacity_bytes)), human_rate(disk.read_bytes_per_s),
                human_rate(disk.write_bytes_per_s), human_rate(disk.both_bytes_per_s)});
     table.add({"host memory", human_bytes(static_cast<double>(result.host_memory_bytes)),
@@ -108,13 +101,7 @@ std::string probe_text(const Cluster& cluster, const ProbeResult& result) {
 }
 
 std::string profile_text(const Profile& profile) {
-  Table times({{"device type"},
-               {"degree", Align::right},
-               {"sequences", Align::right},
-               {"part"},
-               {"forward", Align::right},
-               {"backward", Align::right},
-               {"update", Align::right}});
+  Table times({"device type", ">degree", ">sequences", "part", ">forward", ">backward", ">update"});
   for (const LayerTime& time : profile.layer_time)
     times.add({time.device_type, fmt::format("{}", time.tp), fmt::format("{}", time.micro_batch),
                std::string(name_of(time.part)), human_seconds(time.forward_s), human_seconds(time.backward_s),

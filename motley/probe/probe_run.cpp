@@ -12,7 +12,7 @@
 #include <random>
 
 #include "motley/base/clock.hpp"
-#include "motley/base/environment_error.hpp"
+#include "motley/base/error.hpp"
 #include "motley/model/part_tensors.hpp"
 #include "motley/probe/fit/typical.hpp"
 #include "motley/probe/fit/unknown_machine.hpp"

@@ -2,7 +2,6 @@
 // from steps that real workers run. What is measured, how, and what is not: docs/guides/probe.md.
 #pragma once
 
-#include <cstdint>
 #include <filesystem>
 #include <functional>
 #include <string>

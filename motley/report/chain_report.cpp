@@ -41,7 +41,7 @@ std::vector<ChainRun> chain_runs(const ChainPlan& plan) {
 }
 
 std::string chain_report(const ChainPlan& plan) {
-  Table table({{"sites"}, {"", Align::right}, {"take"}, {"time", Align::right}, {"memory", Align::right}});
+  Table table({"sites", ">", "take", ">time", ">memory"});
   for (const ChainRun& run : chain_runs(plan))
     table.add(
         {run.sites, fmt::format("{}", run.count), run.option, human_seconds(run.seconds), chain_bytes_text(run.bytes)});
@@ -70,7 +70,7 @@ Term explain_chain(const ChainPlan& plan) {
 }
 
 std::string chain_front_report(const std::vector<ChainPoint>& front) {
-  Table table({{"memory", Align::right}, {"time", Align::right}});
+  Table table({">memory", ">time"});
   for (const auto& point : front) table.add({chain_bytes_text(point.bytes), human_seconds(point.time_s)});
   return table.render();
 }

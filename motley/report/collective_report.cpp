@@ -22,11 +22,7 @@ double times_of(const CollectiveProgram& program) {
 
 // A row per rank; neighbours that do alike share one.
 std::string traffic_table(const CollectivePlan& plan) {
-  Table table({{"device"},
-               {"sends", Align::right},
-               {"receives", Align::right},
-               {"of that adds", Align::right},
-               {"messages", Align::right}});
+  Table table({"device", ">sends", ">receives", ">of that adds", ">messages"});
   const auto traffic = rank_traffic(plan.program);
   const auto close = [](const RankTraffic& a, const RankTraffic& b) {
     return std::abs(a.sent - b.sent) <= 1e-3 * a.sent && std::abs(a.received - b.received) <= 1e-3 * a.received &&
@@ -96,13 +92,7 @@ std::string collective_report(const CollectivePlan& plan) {
 }
 
 std::string compare_report(const std::vector<NamedPlan<CollectivePlan>>& plans) {
-  Table table({{"plan"},
-               {"pipelined", Align::right},
-               {"of the first", Align::right},
-               {"rounds", Align::right},
-               {"efficiency", Align::right},
-               {"chunks", Align::right},
-               {"layout"}});
+  Table table({"plan", ">pipelined", ">of the first", ">rounds", ">efficiency", ">chunks", "layout"});
   const double first = plans.front().plan->predicted.pipelined_s;
   for (const auto& [name, plan] : plans)
     table.add({name, human_seconds(plan->predicted.pipelined_s),

@@ -66,9 +66,9 @@ double usd_per_hour(const Cluster& cluster) {
 }
 
 std::string compare_report(const std::vector<NamedPlan<ServePlan>>& plans) {
-  std::vector<Table::Column> columns = {{""}};
-  for (const auto& named : plans) columns.push_back({named.name, Align::right});
-  Table table(std::move(columns));
+  std::vector<std::string> titles = {""};
+  for (const auto& named : plans) titles.push_back(">" + named.name);
+  Table table(std::move(titles));
   for (const auto& figure : figures()) {
     std::vector<std::string> cells = {figure.title};
     const std::optional<double> first = figure.of(*plans.front().plan);

@@ -37,7 +37,7 @@ std::string range_text(const FigureRange& range, const std::string& unit) {
 
 std::string uncertainty_report(const std::vector<TypeUncertainty>& uncertainties, double tokens_per_s) {
   if (uncertainties.empty()) return {};
-  Table table({{"type"}, {"devices", Align::right}, {"rests on"}, {"tokens/s, slower to faster"}, {"change"}});
+  Table table({"type", ">devices", "rests on", "tokens/s, slower to faster", "change"});
   const auto change = [&](double figure) { return fmt::format("{:+.0f}%", 100 * (figure / tokens_per_s - 1)); };
   for (const TypeUncertainty& uncertain : uncertainties)
     table.add({uncertain.type, fmt::format("{}", uncertain.devices),
@@ -58,7 +58,7 @@ Value uncertainty_json(const std::vector<TypeUncertainty>& uncertainties) {
 }
 
 std::string term_report(const Term& root, int depth) {
-  Table table({{""}, {"", Align::right}, {"", Align::right}, {""}});
+  Table table({"", ">", ">", ""});
   add_rows(table, root, root, 0, depth, true);
   return table.render();
 }

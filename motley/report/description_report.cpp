@@ -35,12 +35,7 @@ std::string ffn_text(const Architecture& arch, const LayerKind& kind, std::int64
 }  // namespace
 
 std::string cluster_report(const Cluster& cluster) {
-  Table devices({{"machine"},
-                 {"site"},
-                 {"devices"},
-                 {"memory", Align::right},
-                 {"bandwidth", Align::right},
-                 {"compute", Align::right}});
+  Table devices({"machine", "site", "devices", ">memory", ">bandwidth", ">compute"});
   for (const auto& machine : cluster.machines) {
     std::map<int, int> counts;
     for (const int device : machine.devices) ++counts[cluster.devices[static_cast<std::size_t>(device)].type];
@@ -58,7 +53,7 @@ std::string cluster_report(const Cluster& cluster) {
                                 cluster.devices.size(), cluster.devices.size() == 1 ? "" : "s", cluster.machines.size(),
                                 cluster.machines.size() == 1 ? "" : "s", devices.render());
 
-  Table links({{"link"}, {""}, {"latency", Align::right}, {"bandwidth", Align::right}});
+  Table links({"link", "", ">latency", ">bandwidth"});
   const auto add = [&](const std::string& from, const std::string& to, const PathSpeed& path) {
     links.add({from, to, human_seconds(path.latency_s), human_rate(path.bandwidth_bytes_per_s)});
   };
@@ -74,7 +69,7 @@ std::string cluster_report(const Cluster& cluster) {
 }
 
 std::string catalogue_report() {
-  Table table({{"name"}, {"vendor"}, {"memory", Align::right}, {"bandwidth", Align::right}, {"compute", Align::right}});
+  Table table({"name", "vendor", ">memory", ">bandwidth", ">compute"});
   for (const auto& type : device_catalogue()) {
     std::vector<std::string> cells{type.name, type.vendor};
     add_type_cells(cells, type);
@@ -87,7 +82,7 @@ std::string model_report(const Model& model) {
   const Architecture& a = model.arch;
   const auto bytes = [](std::int64_t count) { return human_bytes(static_cast<double>(count)); };
   const std::int64_t parameters = total_parameters(a);
-  Table table({{""}, {""}});
+  Table table({"", ""});
   table.add({"family", a.family});
   table.add({"layers", fmt::format("{} of hidden size {}", a.layers, a.hidden)});
   table.add({"attention", fmt::format("{} heads, {} key/value heads, head size {}", a.heads, a.kv_heads, a.head_dim)});

@@ -8,7 +8,6 @@
 #include "motley/report/html_layout.hpp"
 #include "motley/report/html_map.hpp"
 #include "motley/report/html_marks.hpp"
-#include "motley/report/plan_report.hpp"
 
 namespace motley {
 namespace {

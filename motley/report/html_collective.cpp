@@ -6,12 +6,10 @@
 #include "motley/base/units.hpp"
 #include "motley/cost/collective/collective_price.hpp"
 #include "motley/report/collective_report.hpp"
-#include "motley/report/html_cost.hpp"
 #include "motley/report/html_layout.hpp"
 #include "motley/report/html_marks.hpp"
 #include "motley/report/html_page.hpp"
 #include "motley/report/html_report.hpp"
-#include "motley/report/html_search.hpp"
 #include "motley/report/table.hpp"
 
 namespace motley {

@@ -6,11 +6,9 @@
 #include "motley/base/units.hpp"
 #include "motley/cost/offload/flexgen_plan.hpp"
 #include "motley/cost/offload/offload_cost.hpp"
-#include "motley/report/html_cost.hpp"
 #include "motley/report/html_marks.hpp"
 #include "motley/report/html_page.hpp"
 #include "motley/report/html_report.hpp"
-#include "motley/report/html_search.hpp"
 #include "motley/report/offload_report.hpp"
 #include "motley/report/table.hpp"
 

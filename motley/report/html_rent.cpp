@@ -6,8 +6,6 @@
 #include "motley/report/html_marks.hpp"
 #include "motley/report/html_page.hpp"
 #include "motley/report/html_report.hpp"
-#include "motley/report/html_search.hpp"
-#include "motley/report/html_workload.hpp"
 #include "motley/report/rent_report.hpp"
 #include "motley/report/table.hpp"
 

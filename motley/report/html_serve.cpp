@@ -6,14 +6,11 @@
 #include "motley/base/units.hpp"
 #include "motley/cost/serve/serve_cost.hpp"
 #include "motley/report/compare_report.hpp"
-#include "motley/report/html_cost.hpp"
 #include "motley/report/html_layout.hpp"
 #include "motley/report/html_marks.hpp"
 #include "motley/report/html_page.hpp"
 #include "motley/report/html_report.hpp"
-#include "motley/report/html_search.hpp"
 #include "motley/report/html_timeline.hpp"
-#include "motley/report/html_workload.hpp"
 #include "motley/report/plan_report.hpp"
 #include "motley/report/table.hpp"
 
@@ -104,21 +101,6 @@ Html head(const ServePlan& plan) {
   return {paragraph("lead", plan_summary(plan) + "."), figures(list), search_sentence(plan.search, bound)};
 }
 
-std::string length_text(const Length& length) {
-  std::string text = fmt::format("{:.4g}", length.mean);
-  if (length.p50 > 0) text += fmt::format(", p50 {:.4g}", length.p50);
-  if (length.p99 > 0) text += fmt::format(", p99 {:.4g}", length.p99);
-  return text;
-}
-
-std::string deadline_text(const Deadline& deadline) {
-  std::vector<std::string> parts;
-  if (deadline.first_token_s > 0) parts.push_back("first token " + human_seconds(deadline.first_token_s));
-  if (deadline.per_token_s > 0) parts.push_back("per token " + human_seconds(deadline.per_token_s));
-  if (deadline.total_s > 0) parts.push_back("total " + human_seconds(deadline.total_s));
-  return parts.empty() ? "none" : fmt::format("{}", fmt::join(parts, ", "));
-}
-
 Html routes(const ServeCost& cost) {
   std::vector<std::vector<Html>> rows;
   for (const RouteCost& route : cost.routes)
@@ -145,15 +127,6 @@ Html cost(const ServePlan& plan) {
 }
 
 }  // namespace
-
-Html workload_content(const Workload& workload) {
-  std::vector<std::vector<Html>> rows;
-  for (const RequestClass& described : workload.classes)
-    rows.push_back({described.name, described.rate_per_s > 0 ? fmt::format("{:.4g}/s", described.rate_per_s) : "\u2013",
-                    length_text(described.prompt_tokens), length_text(described.output_tokens),
-                    deadline_text(described.deadline)});
-  return table({"class", ">rate", ">prompt tokens", ">output tokens", "deadline"}, rows);
-}
 
 std::string html_report(const ServePlan& plan, const PageOptions& options) {
   const PageLayout layout = layout_of_page(plan);

@@ -3,7 +3,6 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include "motley/report/html_cost.hpp"
 #include "motley/report/html_marks.hpp"
 #include "motley/report/html_page.hpp"
 #include "motley/report/page_test.hpp"

@@ -3,12 +3,10 @@
 
 #include "motley/base/units.hpp"
 #include "motley/cost/train/train_cost.hpp"
-#include "motley/report/html_cost.hpp"
 #include "motley/report/html_layout.hpp"
 #include "motley/report/html_marks.hpp"
 #include "motley/report/html_page.hpp"
 #include "motley/report/html_report.hpp"
-#include "motley/report/html_search.hpp"
 #include "motley/report/html_timeline.hpp"
 #include "motley/report/table.hpp"
 #include "motley/report/train_report.hpp"

@@ -55,12 +55,7 @@ std::string offload_report(const OffloadPlan& plan) {
   const std::int64_t layers = plan.model.arch.layers;
   const auto found = plan.predicted.memory_bytes.find(plan.device);
   const DeviceMemory memory = found == plan.predicted.memory_bytes.end() ? DeviceMemory{} : found->second;
-  Table table({{"tier"},
-               {"weights", Align::right},
-               {"keys and values", Align::right},
-               {"activations", Align::right},
-               {"bytes", Align::right},
-               {"of", Align::right}});
+  Table table({"tier", ">weights", ">keys and values", ">activations", ">bytes", ">of"});
   for (const auto& [name, of, share] : {std::tuple("device", &DeviceMemory::device, &TierShares::device),
                                         std::tuple("host", &DeviceMemory::host, &TierShares::host),
                                         std::tuple("disk", &DeviceMemory::disk, &TierShares::disk)})

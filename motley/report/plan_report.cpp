@@ -46,15 +46,7 @@ std::string shares_text(const Stage& stage) {
 }
 
 std::string stages_table(const ServePlan& plan, const Route& route) {
-  Table table({{"stage"},
-               {"layers"},
-               {"", Align::right},
-               {"tp", Align::right},
-               {"devices"},
-               {"type"},
-               {"shares"},
-               {"kv tokens", Align::right},
-               {"holds"}});
+  Table table({"stage", "layers", ">", ">tp", "devices", "type", "shares", ">kv tokens", "holds"});
   for (const auto& hop : route.path) {
     const Stage& stage = plan.stage(hop.stage);
     std::vector<std::string> extras;
@@ -77,10 +69,10 @@ std::string stages_table(const ServePlan& plan, const Route& route) {
 std::string memory_table(const ServePlan& plan) {
   const bool stands_by = std::ranges::any_of(plan.predicted.memory_bytes,
                                              [](const auto& memory) { return memory.second.device.standby > 0; });
-  std::vector<Table::Column> columns{{"device"}, {"type"}};
-  for (const char* title : {"weights", "kv", "buffers", "reserve", "copies", "used", "of", ""})
-    if (stands_by || title != std::string_view("copies")) columns.push_back({title, Align::right});
-  Table table(std::move(columns));
+  std::vector<std::string> titles = {"device", "type"};
+  for (const char* title : {">weights", ">kv", ">buffers", ">reserve", ">copies", ">used", ">of", ">"})
+    if (stands_by || title != std::string_view(">copies")) titles.push_back(title);
+  Table table(std::move(titles));
   for (const auto& stage : plan.stages) {
     for (const auto& device : stage.devices) {
       const auto memory = plan.predicted.memory_bytes.find(device);
@@ -114,7 +106,7 @@ std::string batches_text(const ServePlan& plan) {
 
 std::string predicted_table(const ServePlan& plan) {
   const ServePrediction& p = plan.predicted;
-  Table table({{""}, {"", Align::right}, {""}});
+  Table table({"", ">", ""});
   table.add({"request latency", human_seconds(p.latency_s),
              fmt::format("mean lengths, {} in flight per route", batches_text(plan))});
   table.add({"busiest stage", human_seconds(p.bottleneck_s), "busy per request"});
@@ -191,7 +183,7 @@ std::string plan_report(const ServePlan& plan) {
   if (const std::string memory = memory_table(plan); !memory.empty()) out += "\nmemory\n" + memory;
   out += "\npredicted\n" + predicted_table(plan);
   if (!plan.unused.empty()) {
-    Table table({{"device"}, {"reason"}});
+    Table table({"device", "reason"});
     for (const auto& unused : plan.unused) table.add({unused.device, unused.reason});
     out += "\nunused\n" + table.render();
   }

@@ -23,14 +23,7 @@ std::vector<RankBytes> rank_bytes(const Architecture& arch, const ModelPart& par
 }
 
 std::string rank_bytes_report(const std::vector<RankBytes>& ranks) {
-  Table table({{"rank", Align::right},
-               {"heads", Align::right},
-               {"kv heads", Align::right},
-               {"ffn", Align::right},
-               {"weights", Align::right},
-               {"kv", Align::right},
-               {"buffers", Align::right},
-               {"total", Align::right}});
+  Table table({">rank", ">heads", ">kv heads", ">ffn", ">weights", ">kv", ">buffers", ">total"});
   const auto show = [](std::int64_t bytes) { return human_bytes(static_cast<double>(bytes)); };
   for (std::size_t rank = 0; rank < ranks.size(); ++rank) {
     const RankBytes& bytes = ranks[rank];

@@ -12,12 +12,7 @@ constexpr double hours_per_day = 24;
 std::string usd(double usd_per_hour) { return fmt::format("{:.2f}", usd_per_hour); }
 
 std::string fleet_table(const RentPlan& plan) {
-  Table table({{"configuration"},
-               {"devices"},
-               {"copies", Align::right},
-               {"$/h each", Align::right},
-               {"$/h", Align::right},
-               {"layers x stage"}});
+  Table table({"configuration", "devices", ">copies", ">$/h each", ">$/h", "layers x stage"});
   for (const auto& rented : plan.fleet) {
     table.add({rented.configuration, copy_devices_text(rented.devices), fmt::format("{}", rented.copies),
                usd(rented.usd_per_hour), usd(rented.usd_per_hour * static_cast<double>(rented.copies)),
@@ -28,7 +23,7 @@ std::string fleet_table(const RentPlan& plan) {
 
 std::string assignment_table(const RentPlan& plan) {
   const std::vector<double> mix = class_mix(plan.offers);
-  Table table({{"class"}, {"requests/s", Align::right}, {"destination"}});
+  Table table({"class", ">requests/s", "destination"});
   for (std::size_t w = 0; w < mix.size(); ++w) {
     const auto shares = plan.assignment.find(plan.offers.classes[w].name);
     if (shares == plan.assignment.end()) continue;
@@ -64,7 +59,7 @@ std::string carried_text(const RentPlan& plan) {
 }
 
 std::string classes_table(const RentPlan& plan) {
-  Table table({{"class"}, {"$ per 1000 more", Align::right}, {"for scarce devices", Align::right}, {"bound by"}});
+  Table table({"class", ">$ per 1000 more", ">for scarce devices", "bound by"});
   for (const auto& [name, explained] : plan.predicted.classes)
     table.add({name, fmt::format("{:.4g}", explained.usd_per_1000_requests), percent(explained.scarcity_share),
                explained.binding});
@@ -76,13 +71,7 @@ std::string types_table(const RentPlan& plan) {
   for (const auto& entry : plan.fleet)
     for (const auto& [type, count] : entry.devices) rented[type] += count * entry.copies;
   const bool budget = plan.goal.form == RentForm::budget;
-  Table table({{"type"},
-               {"$/h", Align::right},
-               {"rented", Align::right},
-               {"of", Align::right},
-               {"value of one more", Align::right},
-               {"alone, as available", Align::right},
-               {"alone, unlimited", Align::right}});
+  Table table({"type", ">$/h", ">rented", ">of", ">value of one more", ">alone, as available", ">alone, unlimited"});
   const auto figure = [&](const std::optional<double>& value) {
     return value ? fmt::format("{:.4g} {}", *value, budget ? "/s" : "$/h") : std::string("cannot");
   };
@@ -102,10 +91,8 @@ std::string types_table(const RentPlan& plan) {
 
 std::string slower_table(const RentPlan& plan) {
   const bool demand = plan.predicted.headroom.has_value(), cheapest = plan.goal.form == RentForm::cheapest;
-  Table table({{"slower"},
-               {"throughput of this fleet", Align::right},
-               {demand ? "of the demand" : "", Align::right},
-               {cheapest ? "planned again" : "", Align::right}});
+  Table table(
+      {"slower", ">throughput of this fleet", demand ? ">of the demand" : "", cheapest ? ">planned again" : ""});
   for (const auto& one : plan.predicted.slower)
     table.add({fmt::format("{} {:g}x", one.type.empty() ? "all" : one.type, one.factor),
                fmt::format("{:.4g} /s", one.throughput_per_s),

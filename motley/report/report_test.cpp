@@ -13,14 +13,14 @@ namespace {
 using testing::HasSubstr;
 
 TEST(Table, AlignsByCharactersNotBytes) {
-  Table table({{"name"}, {"size", Align::right}});
+  Table table({"name", ">size"});
   table.add({"µs", "5"});
   table.add({"seconds", "10"});
   EXPECT_EQ(table.render(""), "name     size\nµs          5\nseconds    10\n");
 }
 
 TEST(Table, NoTitlesNoTitleLine) {
-  Table table({{""}, {""}});
+  Table table({"", ""});
   table.add({"a", ""});
   EXPECT_EQ(table.render("> "), "> a\n");
 }

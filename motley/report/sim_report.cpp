@@ -32,13 +32,7 @@ std::string percentiles_text(const Percentiles& p) {
 }
 
 std::string classes_table(const SimResult& result) {
-  Table table({{"class"},
-               {"requests", Align::right},
-               {"in time", Align::right},
-               {"first token", Align::right},
-               {"per token", Align::right},
-               {"latency", Align::right},
-               {"tokens/s", Align::right}});
+  Table table({"class", ">requests", ">in time", ">first token", ">per token", ">latency", ">tokens/s"});
   const auto add = [&](const RequestSummary& summary) {
     table.add({summary.name, fmt::format("{}", summary.requests), fmt::format("{:.1f}%", 100 * summary.slo_attainment),
                percentiles_text(summary.ttft_s), percentiles_text(summary.tpot_s), percentiles_text(summary.latency_s),
@@ -50,7 +44,7 @@ std::string classes_table(const SimResult& result) {
 }
 
 std::string uses_table(const SimResult& result) {
-  Table table({{"stage or link"}, {"busy", Align::right}, {"steps", Align::right}, {"tokens/step", Align::right}});
+  Table table({"stage or link", ">busy", ">steps", ">tokens/step"});
   for (const StageUse& stage : result.stages)
     table.add({stage.stage, percent(stage.use), fmt::format("{}", stage.steps),
                fmt::format("{:.1f}", stage.tokens_per_step)});
@@ -61,11 +55,7 @@ std::string uses_table(const SimResult& result) {
 }
 
 std::string queues_table(const SimResult& result) {
-  Table table({{"routes"},
-               {"waiting, mean", Align::right},
-               {"most", Align::right},
-               {"KV cache in use, mean", Align::right},
-               {"most", Align::right}});
+  Table table({"routes", ">waiting, mean", ">most", ">KV cache in use, mean", ">most"});
   for (const QueueUse& queue : result.queues)
     table.add({fmt::format("{}", fmt::join(queue.routes, ", ")), fmt::format("{:.1f}", queue.waiting_mean),
                fmt::format("{}", queue.waiting_peak), percent(queue.kv_mean), percent(queue.kv_peak)});

@@ -4,7 +4,6 @@
 
 #include <algorithm>
 
-#include "motley/base/counted.hpp"
 #include "motley/base/error.hpp"
 #include "motley/base/printable.hpp"
 #include "motley/base/units.hpp"
@@ -83,7 +82,7 @@ std::string status_report(const Value& status) {
 std::string losses_report(const Value& losses, double tokens_per_s) {
   if (!losses.is_array()) throw Error(ErrorCode::peer, "server answer: \"if_lost\" must be a list");
   if (losses.as_array().empty()) return {};
-  Table table({{"if lost"}, {"tokens/s", Align::right}, {"of now", Align::right}, {"to load", Align::right}});
+  Table table({"if lost", ">tokens/s", ">of now", ">to load"});
   for (const Value& loss : losses.as_array()) {
     const std::string name = answer_text(loss, loss.find("device") != nullptr ? "device" : "machine");
     if (loss.find("tokens_per_s") == nullptr) {

@@ -46,11 +46,8 @@ std::vector<StageSteps> steps_of(const ServePlan& plan, const ServeCost& cost, c
 }
 
 std::string steps_report(const std::vector<StageSteps>& steps, const StepLimits& most) {
-  Table table({{"stage"},
-               {"one token", Align::right},
-               {fmt::format("{} sequences", most.max_sequences), Align::right},
-               {"tokens at no cost", Align::right},
-               {fmt::format("{} tokens", most.max_tokens), Align::right}});
+  Table table({"stage", ">one token", fmt::format(">{} sequences", most.max_sequences), ">tokens at no cost",
+               fmt::format(">{} tokens", most.max_tokens)});
   for (const StageSteps& step : steps)
     table.add({step.stage, human_seconds(step.one_token_s), human_seconds(step.sequences_s),
                step.tokens_at_no_cost ? fmt::format("{:.0f}", *step.tokens_at_no_cost)

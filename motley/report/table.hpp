@@ -7,16 +7,11 @@
 
 namespace motley {
 
-enum class Align { left, right };
-
-// Columns as wide as their content, two spaces apart; UTF-8 aware.
+// Columns as wide as their content, two spaces apart; UTF-8 aware. As on pages, columns whose title begins with '>'
+// hold figures and are aligned to the right.
 class Table {
  public:
-  struct Column {
-    std::string title;
-    Align align = Align::left;
-  };
-  explicit Table(std::vector<Column> columns) : columns_(std::move(columns)) {}
+  explicit Table(std::vector<std::string> titles);
 
   void add(std::vector<std::string> cells);  // missing cells are empty
   bool empty() const { return rows_.empty(); }
@@ -24,7 +19,8 @@ class Table {
   std::string render(std::string_view indent = "  ") const;
 
  private:
-  std::vector<Column> columns_;
+  std::vector<std::string> titles_;
+  std::vector<bool> at_right_;
   std::vector<std::vector<std::string>> rows_;
 };
 

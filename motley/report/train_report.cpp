@@ -41,7 +41,7 @@ std::string replicas_text(const TrainPlan& plan) {
     const TrainReplica& replica = plan.replicas[r];
     text += fmt::format("\nreplica {}: {} of the batch in {} micro-batches\n", r, percent(replica.share),
                         replica.micro_batches);
-    Table table({{"stage"}, {"layers", Align::right}, {"devices"}, {"type"}, {"strategies"}});
+    Table table({"stage", ">layers", "devices", "type", "strategies"});
     for (std::size_t s = 0; s < replica.stages.size(); ++s) {
       const TrainStage& stage = replica.stages[s];
       std::vector<std::string> strategies;
@@ -75,14 +75,7 @@ std::string memory_text(const TrainPlan& plan) {
       rows.push_back({cells, {device.name}});
   }
   if (rows.empty()) return {};
-  Table table({{"devices"},
-               {"weights", Align::right},
-               {"gradients", Align::right},
-               {"optimizer", Align::right},
-               {"activations", Align::right},
-               {"reserve", Align::right},
-               {"used", Align::right},
-               {"of", Align::right}});
+  Table table({"devices", ">weights", ">gradients", ">optimizer", ">activations", ">reserve", ">used", ">of"});
   for (const auto& [cells, devices] : rows) {
     Cells row = {compact_devices(devices)};
     row.insert(row.end(), cells.begin(), cells.end());
@@ -152,7 +145,7 @@ std::string train_memory_report(const TrainPlan& plan, const std::vector<std::ve
     }
   std::string text = memory_text(counted);
   if (prices_s_per_byte.empty()) return text;
-  Table table({{"stage"}, {"devices"}, {"a GiB more saves", Align::right}});
+  Table table({"stage", "devices", ">a GiB more saves"});
   for (std::size_t r = 0; r < prices_s_per_byte.size(); ++r)
     for (std::size_t s = 0; s < prices_s_per_byte[r].size(); ++s)
       if (const double price = prices_s_per_byte[r][s]; price > 0)
@@ -190,7 +183,7 @@ std::string train_plan_report(const TrainPlan& plan) {
                   printable(plan.cluster.description.name), train_plan_summary(plan), training.global_batch,
                   training.sequence_length, name_of(training.precision), name_of(plan.schedule));
   text += replicas_text(plan) + memory_text(plan) + unused_text(plan);
-  Table table({{"what"}, {"value", Align::right}, {"note"}});
+  Table table({"what", ">value", "note"});
   const auto& range = plan.predicted.iteration_s_range;
   table.add({"step", human_seconds(plan.predicted.iteration_s),
              range ? fmt::format("{} to {}: types that were not measured", human_seconds(range->low),
@@ -203,7 +196,7 @@ std::string train_plan_report(const TrainPlan& plan) {
 }
 
 std::string train_step_report(const TrainPlan& plan, const TrainStepPrice& price) {
-  Table table({{"stage"}, {"busy", Align::right}, {"share of the step", Align::right}});
+  Table table({"stage", ">busy", ">share of the step"});
   for (const auto& [stage, busy_s, use] : uses(plan, price)) table.add({stage, human_seconds(busy_s), percent(use)});
   return fmt::format("one step: {} = {} in pipelines + {} gradients + {} update\n\n{}",
                      human_seconds(price.iteration_s), human_seconds(slowest_s(price)), human_seconds(price.exchange_s),
@@ -257,12 +250,7 @@ std::string train_chrome_trace(const TrainPlan& plan, const TrainStepPrice& pric
 }
 
 std::string compare_report(const std::vector<NamedPlan<TrainPlan>>& plans) {
-  Table table({{"plan"},
-               {"step", Align::right},
-               {"tokens/s", Align::right},
-               {"of the first", Align::right},
-               {"MFU", Align::right},
-               {"layout"}});
+  Table table({"plan", ">step", ">tokens/s", ">of the first", ">MFU", "layout"});
   const double first = plans.front().plan->predicted.iteration_s;
   for (const auto& [name, plan] : plans)
     table.add({name, human_seconds(plan->predicted.iteration_s), fmt::format("{:.4g}", plan->predicted.tokens_per_s),

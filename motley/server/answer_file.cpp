@@ -9,7 +9,6 @@
 #include <cstring>
 #include <span>
 
-#include "motley/base/environment_error.hpp"
 #include "motley/base/error.hpp"
 #include "motley/base/foreign.hpp"
 #include "motley/checkpoint/digest.hpp"

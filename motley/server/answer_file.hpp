@@ -8,7 +8,6 @@
 #include <optional>
 #include <set>
 #include <string>
-#include <vector>
 
 #include "motley/base/value.hpp"
 #include "motley/comm/net/file_descriptor.hpp"

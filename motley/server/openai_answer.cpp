@@ -3,8 +3,8 @@
 #include <algorithm>
 #include <utility>
 
+#include "motley/base/error.hpp"
 #include "motley/base/foreign.hpp"
-#include "motley/base/hints.hpp"
 #include "motley/server/openai_api.hpp"
 
 namespace motley {

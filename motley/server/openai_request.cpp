@@ -8,8 +8,8 @@
 #include <utility>
 
 #include "motley/base/binding.hpp"
+#include "motley/base/error.hpp"
 #include "motley/base/foreign.hpp"
-#include "motley/base/hints.hpp"
 #include "motley/server/openai_api.hpp"
 
 namespace motley {

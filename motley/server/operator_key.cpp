@@ -9,7 +9,7 @@
 #include <cerrno>
 #include <filesystem>
 
-#include "motley/base/environment_error.hpp"
+#include "motley/base/error.hpp"
 #include "motley/base/files.hpp"
 #include "motley/base/paths.hpp"
 #include "motley/comm/authority/authority.hpp"

@@ -8,7 +8,6 @@
 
 #include "motley/base/error.hpp"
 #include "motley/base/foreign.hpp"
-#include "motley/base/hints.hpp"
 
 namespace motley {
 namespace {

@@ -9,7 +9,6 @@
 #include <utility>
 #include <vector>
 
-#include "motley/plan/plan.hpp"
 #include "motley/server/openai_api.hpp"
 #include "motley/text/decode_stream.hpp"
 #include "motley/text/text_codec.hpp"

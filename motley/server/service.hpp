@@ -2,7 +2,6 @@
 // thread, which decodes and answers; a second one prepares prompts.
 #pragma once
 
-#include <functional>
 #include <memory>
 #include <string>
 #include <vector>

@@ -3,7 +3,6 @@
 #include <fmt/format.h>
 
 #include "motley/base/error.hpp"
-#include "motley/base/hints.hpp"
 
 namespace motley {
 

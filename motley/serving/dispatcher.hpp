@@ -11,7 +11,9 @@
 
 #include "motley/batching/router.hpp"
 #include "motley/plan/serve_plan.hpp"
-#include "motley/serving/driver_status.hpp"
+#include "motley/plan/serve_plan.hpp"
+#include "motley/serving/generator.hpp"
+#include "motley/serving/retained_cache.hpp"
 #include "motley/serving/requests.hpp"
 #include "motley/serving/retained_cache.hpp"
 #include "motley/workers/speed_monitor.hpp"

@@ -5,11 +5,7 @@
 #include <cstdint>
 #include <filesystem>
 #include <functional>
-#include <map>
 #include <memory>
-#include <optional>
-#include <set>
-#include <string>
 #include <vector>
 
 #include "motley/base/error.hpp"

@@ -8,7 +8,6 @@
 #include <utility>
 
 #include "motley/base/error.hpp"
-#include "motley/base/hints.hpp"
 
 namespace motley {
 namespace {

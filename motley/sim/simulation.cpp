@@ -3,12 +3,11 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <cmath>
 #include <set>
 #include <unordered_map>
 #include <utility>
 
-#include "motley/base/hints.hpp"
+#include "motley/base/error.hpp"
 #include "motley/base/units.hpp"
 #include "motley/sim/summary.hpp"
 

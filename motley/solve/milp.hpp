@@ -10,9 +10,7 @@
 // solve_milp() that is not feasible by check_milp(), and its objective is recomputed from its values.
 #pragma once
 
-#include <chrono>
 #include <cstdint>
-#include <string>
 #include <vector>
 
 #include "motley/base/binding.hpp"

@@ -6,7 +6,6 @@
 #include <interfaces/highs_c_api.h>
 
 #include <algorithm>
-#include <cmath>
 #include <memory>
 
 #include "motley/base/error.hpp"

@@ -212,7 +212,7 @@ class Search {
       pruning.suffixes.push_back(suffix_of(admitted, factor * interval.price_s_per_byte));
     pruning.prefix = prefix_of(admitted, pruning.suffixes.front().price_s_per_byte);
     pruning.least_bytes = least_bytes(admitted);
-    const Lists lists = grow(admitted, pruning, {}, limits_);
+    const Lists lists = grow(admitted, pruning, limits_);
     evaluated_ += lists.evaluated;
     if (!lists.complete) return interval.bound_s;
     const auto& last = lists.at.back();

@@ -22,8 +22,6 @@
 #pragma once
 
 #include <cstdint>
-#include <limits>
-#include <memory>
 #include <optional>
 #include <vector>
 
@@ -116,35 +114,5 @@ struct StrategyFront {
 // Exact within the limits. Where a tolerance is asked for, or a limit stops it, `gap_s` is what the relaxation proves
 // of the points that were found: at least the chains that the relaxation itself can end at.
 StrategyFront strategy_front(const StrategyChain& chain, const StrategyLimits& limits = {});
-
-// The fronts of the first 1, 2, ... sites, from one pass: for equal sites, of a chain of any length.
-class StrategyFronts {
- public:
-  struct Point {
-    double bytes = 0;
-    double time_s = 0;
-    std::uint32_t threshold = 0, layout = 0, index = 0;  // where its chain is kept
-  };
-
-  // Exact where the partial chains stay within the limits. Otherwise lists are thinned so that they do, and no point is
-  // slower than it had to be by more than gap_s(). `tolerance` asks for such thinning: relative to the least time.
-  explicit StrategyFronts(const StrategyChain& chain, const StrategyLimits& limits = {});
-  ~StrategyFronts();
-  StrategyFronts(StrategyFronts&&) noexcept;
-  StrategyFronts& operator=(StrategyFronts&&) noexcept;
-
-  // By bytes, ascending; the time then descends. `sites` from 1 to the chain's.
-  std::vector<Point> front(std::int64_t sites) const;
-  std::vector<Point> front() const;  // of the whole chain
-  // The chain of a point of front(sites).
-  std::vector<int> choice(std::int64_t sites, const Point& point) const;
-
-  double gap_s() const;
-  std::int64_t evaluated() const;
-
- private:
-  struct State;
-  std::unique_ptr<State> state_;
-};
 
 }  // namespace motley

@@ -1,100 +1,12 @@
-// Fronts of bytes and time: of all prefixes by lists, of a whole chain by lists between the ends of its relaxation.
+// The front of bytes and time of a chain: lists between the ends of its relaxation.
 #include <algorithm>
 
-#include "motley/base/error.hpp"
 #include "motley/solve/strategy_lists.hpp"
 
 namespace motley {
 
 using strategy::Admitted;
-using strategy::List;
 using strategy::Lists;
-
-struct StrategyFronts::State {
-  struct Threshold {
-    double transient_bytes = 0;
-    Admitted admitted;
-    Lists lists;
-  };
-  strategy::Prepared prepared;
-  std::vector<Threshold> thresholds;
-  double gap_s = 0;
-  std::int64_t evaluated = 0;
-};
-
-namespace {
-
-// Lists of this many points are quick, and still a useful front.
-constexpr std::size_t most_late_points = 2048;
-
-}  // namespace
-
-StrategyFronts::StrategyFronts(const StrategyChain& chain, const StrategyLimits& limits)
-    : state_(std::make_unique<State>()) {
-  State& state = *state_;
-  state.prepared = strategy::prepare(chain);
-  const auto& sizes = state.prepared.transient_sizes;
-  const std::size_t lists = sizes.size() * state.prepared.sites() * static_cast<std::size_t>(state.prepared.layouts);
-  for (const double size : sizes) {
-    state.thresholds.push_back({size, strategy::admit(state.prepared, size), {}});
-    State::Threshold& threshold = state.thresholds.back();
-    const double fastest_s = strategy::shortest(threshold.admitted, 1, 0).time_s;
-    const strategy::Thinning thinning{
-        .step_s = limits.tolerance * fastest_s / static_cast<double>(state.prepared.sites()),
-        .most_points = std::max(most_late_points, static_cast<std::size_t>(limits.max_points) / lists),
-        .late_points = most_late_points};
-    StrategyLimits unlimited = limits;
-    unlimited.max_points = std::numeric_limits<std::int64_t>::max();  // thinning keeps the lists short instead
-    threshold.lists = strategy::grow(threshold.admitted, {}, thinning, unlimited);
-    state.gap_s = std::max(state.gap_s, threshold.lists.gap_s);
-    state.evaluated += threshold.lists.evaluated;
-  }
-}
-
-StrategyFronts::~StrategyFronts() = default;
-StrategyFronts::StrategyFronts(StrategyFronts&&) noexcept = default;
-StrategyFronts& StrategyFronts::operator=(StrategyFronts&&) noexcept = default;
-
-std::vector<StrategyFronts::Point> StrategyFronts::front(std::int64_t sites) const {
-  MOTLEY_CHECK(sites > 0 && sites <= static_cast<std::int64_t>(state_->prepared.sites()));
-  std::vector<Point> points;
-  for (std::size_t t = 0; t < state_->thresholds.size(); ++t) {
-    const State::Threshold& threshold = state_->thresholds[t];
-    const auto& here = threshold.lists.at[static_cast<std::size_t>(sites - 1)];
-    for (std::size_t layout = 0; layout < here.size(); ++layout)
-      for (std::size_t i = 0; i < here[layout].size(); ++i)
-        points.push_back({here[layout][i].bytes + threshold.transient_bytes, here[layout][i].time_s,
-                          static_cast<std::uint32_t>(t), static_cast<std::uint32_t>(layout),
-                          static_cast<std::uint32_t>(i)});
-  }
-  std::stable_sort(points.begin(), points.end(), [](const Point& a, const Point& b) {
-    return a.bytes != b.bytes ? a.bytes < b.bytes : a.time_s < b.time_s;
-  });
-  std::vector<Point> front;
-  for (const auto& point : points) {
-    if (!front.empty() && point.time_s >= front.back().time_s - state_->prepared.time_tolerance_s) continue;
-    if (!front.empty() && point.bytes <= strategy::slack_budget(front.back().bytes)) front.pop_back();
-    front.push_back(point);
-  }
-  return front;
-}
-
-std::vector<StrategyFronts::Point> StrategyFronts::front() const {
-  return front(static_cast<std::int64_t>(state_->prepared.sites()));
-}
-
-std::vector<int> StrategyFronts::choice(std::int64_t sites, const Point& point) const {
-  const State::Threshold& threshold = state_->thresholds[point.threshold];
-  const std::vector<int> items = strategy::trace(threshold.lists, static_cast<std::size_t>(sites - 1),
-                                                 static_cast<int>(point.layout), point.index);
-  std::vector<int> choice(items.size());
-  for (std::size_t site = 0; site < items.size(); ++site)
-    choice[site] = threshold.admitted.at(site)[static_cast<std::size_t>(items[site])].option;
-  return choice;
-}
-
-double StrategyFronts::gap_s() const { return state_->gap_s; }
-std::int64_t StrategyFronts::evaluated() const { return state_->evaluated; }
 
 namespace {
 
@@ -139,7 +51,7 @@ class FrontSearch {
     for (const auto& path : bound.hull) add(admitted, path.items);
     const strategy::Pruning pruning = between_hull(admitted, bound.hull);
     if (!pruning.any_of.empty()) {
-      const Lists lists = strategy::grow(admitted, pruning, {}, limits_);
+      const Lists lists = strategy::grow(admitted, pruning, limits_);
       front_.evaluated += lists.evaluated;
       if (!lists.complete) bound.tolerance = 1;
       for (std::size_t layout = 0; lists.complete && layout < lists.at.back().size(); ++layout)

@@ -2,7 +2,6 @@
 #include "motley/solve/strategy_lists.hpp"
 
 #include <algorithm>
-#include <cmath>
 
 #include "motley/base/clock.hpp"
 #include "motley/base/error.hpp"
@@ -98,27 +97,14 @@ void drop_beaten(List& list, const List& other, double extra_s) {
   list.resize(kept);
 }
 
-// Returns the step between kept times.
-double thin_out(List& list, double step, std::size_t most_points) {
-  if (list.size() > most_points)
-    step = std::max(step, (list.front().time_s - list.back().time_s) / static_cast<double>(most_points));
-  if (step <= 0 || list.empty()) return 0;
-  std::size_t kept = 1;
-  for (std::size_t i = 1; i < list.size(); ++i)
-    if (list[i].time_s <= list[kept - 1].time_s - step) list[kept++] = list[i];
-  list.resize(kept);
-  return step;
-}
-
 class Grower {
  public:
-  Grower(const Admitted& admitted, const Pruning& pruning, const Thinning& thinning, const StrategyLimits& limits)
-      : admitted_(admitted), chain_(*admitted.chain), pruning_(pruning), thinning_(thinning), limits_(limits) {}
+  Grower(const Admitted& admitted, const Pruning& pruning, const StrategyLimits& limits)
+      : admitted_(admitted), chain_(*admitted.chain), pruning_(pruning), limits_(limits) {}
 
   Lists run() {
     const auto layouts = static_cast<std::size_t>(chain_.layouts);
     std::int64_t held = 0;
-    bool late = false;
     for (std::size_t site = 0; site < chain_.sites() && lists_.complete; ++site) {
       lists_.at.emplace_back(layouts);
       extend(site);
@@ -126,16 +112,8 @@ class Grower {
       for (std::size_t a = 0; a < layouts; ++a)
         for (std::size_t b = 0; b < layouts; ++b)
           if (a != b) drop_beaten(here[a], here[b], chain_.exit_extra_s[b * layouts + a]);
-      late = late || past(limits_);
-      const std::size_t most_points = late && thinning_.late_points > 0 ? thinning_.late_points : thinning_.most_points;
-      double step = 0;
-      for (auto& list : here) {
-        step = std::max(step, thin_out(list, thinning_.step_s, most_points));
-        held += static_cast<std::int64_t>(list.size());
-      }
-      lists_.gap_s += step;
-      if (held > limits_.max_points || (late && thinning_.late_points == 0))
-        lists_.complete = site + 1 == chain_.sites();
+      for (const auto& list : here) held += static_cast<std::int64_t>(list.size());
+      if (held > limits_.max_points || past(limits_)) lists_.complete = site + 1 == chain_.sites();
     }
     return std::move(lists_);
   }
@@ -193,7 +171,6 @@ class Grower {
   const Admitted& admitted_;
   const Prepared& chain_;
   const Pruning& pruning_;
-  const Thinning& thinning_;
   const StrategyLimits& limits_;
   Lists lists_;
   List scratch_, entered_;
@@ -203,8 +180,8 @@ class Grower {
 
 bool past(const StrategyLimits& limits) { return limits.deadline && Clock::now() >= *limits.deadline; }
 
-Lists grow(const Admitted& admitted, const Pruning& pruning, const Thinning& thinning, const StrategyLimits& limits) {
-  return Grower(admitted, pruning, thinning, limits).run();
+Lists grow(const Admitted& admitted, const Pruning& pruning, const StrategyLimits& limits) {
+  return Grower(admitted, pruning, limits).run();
 }
 
 std::vector<int> trace(const Lists& lists, std::size_t site, int layout, std::uint32_t index) {

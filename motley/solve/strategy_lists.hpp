@@ -111,21 +111,13 @@ struct Pruning {
   std::vector<Alternative> any_of;  // by price, descending
 };
 
-// Fewer partial chains than there are, at the price of a gap.
-struct Thinning {
-  double step_s = 0;                          // times closer than this are one, at every site
-  std::size_t most_points = ~std::size_t{0};  // of a list
-  std::size_t late_points = 0;                // of a list once the deadline has passed; 0: stop there
-};
-
 // lists[site][outgoing layout].
 struct Lists {
   std::vector<std::vector<List>> at;
-  double gap_s = 0;            // by thinning
   std::int64_t evaluated = 0;  // partial chains made
   bool complete = true;        // not stopped by a limit
 };
-Lists grow(const Admitted& admitted, const Pruning& pruning, const Thinning& thinning, const StrategyLimits& limits);
+Lists grow(const Admitted& admitted, const Pruning& pruning, const StrategyLimits& limits);
 std::vector<int> trace(const Lists& lists, std::size_t site, int layout, std::uint32_t index);
 
 bool past(const StrategyLimits& limits);

@@ -3,8 +3,6 @@
 #include <fmt/format.h>
 
 #include <cstring>
-#include <functional>
-#include <utility>
 
 #include "motley/base/error.hpp"
 #include "motley/checkpoint/gguf.hpp"

@@ -16,7 +16,6 @@
 #include <utility>
 
 #include "motley/base/clock.hpp"
-#include "motley/base/environment_error.hpp"
 #include "motley/base/error.hpp"
 #include "motley/base/paths.hpp"
 #include "motley/text/codec_source.hpp"

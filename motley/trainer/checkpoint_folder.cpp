@@ -65,31 +65,25 @@ void write_index(const fs::path& folder, const std::string& stem, const StateFil
 
 }  // namespace
 
-template <>
-const Schema<CheckpointFile>& schema<CheckpointFile>() {
+Schema<CheckpointFile> schema_of(Bound<CheckpointFile>) {
   using F = CheckpointFile;
-  static const auto table =
-      Schema<F>("checkpoint file", "A file of tensors.")
-          .field("name", &F::name, "In the checkpoint's folder.", {.required = true})
-          .field("bytes", &F::bytes, "Length.", {.required = true, .min = 0})
-          .field("digests", &F::digests, "SHA-256 of each 64 MiB; the last piece may be shorter.", {.required = true});
-  return table;
+  return Schema<F>("checkpoint file", "A file of tensors.")
+      .field("name", &F::name, "In the checkpoint's folder.", {.required = true})
+      .field("bytes", &F::bytes, "Length.", {.required = true, .min = 0})
+      .field("digests", &F::digests, "SHA-256 of each 64 MiB; the last piece may be shorter.", {.required = true});
 }
 
-template <>
-const Schema<CheckpointRecord>& schema<CheckpointRecord>() {
+Schema<CheckpointRecord> schema_of(Bound<CheckpointRecord>) {
   using C = CheckpointRecord;
-  static const auto table =
-      Schema<C>("checkpoint", "What a checkpoint of a training run holds, and how far the run was.")
-          .format("motley.checkpoint/1")
-          .field("step", &C::step, "Steps that were run.", {.required = true, .min = 0})
-          .field("updates", &C::updates, "Steps that changed the weights.", {.required = true, .min = 0})
-          .field("sequences", &C::sequences, "Sequences of the data that were taken.", {.required = true, .min = 0})
-          .field("seed", &C::seed, "Of the order of the data.", {.always_written = true})
-          .field("loss", &C::loss, "Of the last step.", {.always_written = true})
-          .field("files", &C::files, "Files of weights and of the optimizer's states.", {.required = true})
-          .field("plan", &C::plan, "The training plan by which it came about.", {.required = true});
-  return table;
+  return Schema<C>("checkpoint", "What a checkpoint of a training run holds, and how far the run was.")
+      .format("motley.checkpoint/1")
+      .field("step", &C::step, "Steps that were run.", {.required = true, .min = 0})
+      .field("updates", &C::updates, "Steps that changed the weights.", {.required = true, .min = 0})
+      .field("sequences", &C::sequences, "Sequences of the data that were taken.", {.required = true, .min = 0})
+      .field("seed", &C::seed, "Of the order of the data.", {.always_written = true})
+      .field("loss", &C::loss, "Of the last step.", {.always_written = true})
+      .field("files", &C::files, "Files of weights and of the optimizer's states.", {.required = true})
+      .field("plan", &C::plan, "The training plan by which it came about.", {.required = true});
 }
 
 std::string checkpoint_name(std::int64_t step) { return fmt::format("step-{}", step); }

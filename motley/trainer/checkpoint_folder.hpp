@@ -32,8 +32,7 @@ struct CheckpointRecord {
   Value plan;  // that it was trained by
   bool operator==(const CheckpointRecord&) const = default;
 };
-template <>
-const Schema<CheckpointRecord>& schema<CheckpointRecord>();
+Schema<CheckpointRecord> schema_of(Bound<CheckpointRecord>);
 
 std::string checkpoint_name(std::int64_t step);  // "step-120"
 

@@ -10,7 +10,7 @@
 #include <span>
 #include <string>
 
-#include "motley/base/environment_error.hpp"
+#include "motley/base/error.hpp"
 #include "motley/comm/transport/collective_frame.hpp"
 
 namespace motley {

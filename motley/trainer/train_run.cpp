@@ -6,12 +6,11 @@
 
 #include <algorithm>
 #include <chrono>
-#include <cmath>
 #include <future>
 #include <memory>
 
 #include "motley/base/clock.hpp"
-#include "motley/base/environment_error.hpp"
+#include "motley/base/error.hpp"
 #include "motley/base/units.hpp"
 #include "motley/comm/net/file_descriptor.hpp"
 #include "motley/trainer/checkpoint_folder.hpp"

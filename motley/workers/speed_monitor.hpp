@@ -1,12 +1,10 @@
 // Whether a worker computes as fast as it used to: a value, without a clock.
 #pragma once
 
-#include <cstddef>
 #include <cstdint>
 #include <deque>
 #include <map>
 #include <string>
-#include <vector>
 
 namespace motley {
 

@@ -4,7 +4,6 @@
 #include <memory>
 #include <set>
 #include <string>
-#include <vector>
 
 #include "motley/base/clock.hpp"
 #include "motley/plan/serve_plan.hpp"

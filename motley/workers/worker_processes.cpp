@@ -13,7 +13,7 @@
 #include <csignal>
 
 #include "motley/base/clock.hpp"
-#include "motley/base/environment_error.hpp"
+#include "motley/base/error.hpp"
 
 namespace motley {
 namespace {

@@ -4,9 +4,7 @@
 
 #include <algorithm>
 #include <cmath>
-#include <limits>
 #include <numbers>
-#include <optional>
 
 #include "motley/base/error.hpp"
 #include "motley/base/random.hpp"

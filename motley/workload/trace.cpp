@@ -5,7 +5,7 @@
 #include <charconv>
 #include <cmath>
 
-#include "motley/base/hints.hpp"
+#include "motley/base/error.hpp"
 #include "motley/workload/trace.hpp"
 #include "motley/workload/workload.hpp"
 

@@ -38,8 +38,7 @@ struct RequestClass {
 };
 
 enum class ArrivalProcess { constant, poisson, gamma, trace };
-template <>
-const std::vector<EnumName<ArrivalProcess>>& enum_names<ArrivalProcess>();
+EnumNames<ArrivalProcess> names_of(Bound<ArrivalProcess>);
 
 struct Arrival {
   ArrivalProcess process = ArrivalProcess::poisson;
@@ -58,13 +57,11 @@ enum class Executor {
   motley,
   fsdp  // PyTorch's fully sharded data parallelism
 };
-template <>
-const std::vector<EnumName<Executor>>& enum_names<Executor>();
+EnumNames<Executor> names_of(Bound<Executor>);
 
 // What the learning rate does after its warm-up.
 enum class RateSchedule { constant, cosine, linear };
-template <>
-const std::vector<EnumName<RateSchedule>>& enum_names<RateSchedule>();
+EnumNames<RateSchedule> names_of(Bound<RateSchedule>);
 
 struct Training {
   std::int64_t sequence_length = 0;
@@ -102,8 +99,7 @@ struct Workload {
   double mean_output_tokens() const;
   double total_rate_per_s() const;
 };
-template <>
-const Schema<Workload>& schema<Workload>();
+Schema<Workload> schema_of(Bound<Workload>);
 
 // One line of a trace file.
 struct TraceRequest {

@@ -7,45 +7,33 @@
 
 namespace motley {
 
-template <>
-const std::vector<EnumName<Executor>>& enum_names<Executor>() {
-  static const std::vector<EnumName<Executor>> names = {{Executor::motley, "motley"}, {Executor::fsdp, "fsdp"}};
-  return names;
+EnumNames<Executor> names_of(Bound<Executor>) { return {{Executor::motley, "motley"}, {Executor::fsdp, "fsdp"}}; }
+
+EnumNames<RateSchedule> names_of(Bound<RateSchedule>) {
+  return {{RateSchedule::constant, "constant"}, {RateSchedule::cosine, "cosine"}, {RateSchedule::linear, "linear"}};
 }
 
-template <>
-const std::vector<EnumName<RateSchedule>>& enum_names<RateSchedule>() {
-  static const std::vector<EnumName<RateSchedule>> names = {
-      {RateSchedule::constant, "constant"}, {RateSchedule::cosine, "cosine"}, {RateSchedule::linear, "linear"}};
-  return names;
+EnumNames<ArrivalProcess> names_of(Bound<ArrivalProcess>) {
+  return {{ArrivalProcess::constant, "constant"},
+          {ArrivalProcess::poisson, "poisson"},
+          {ArrivalProcess::gamma, "gamma"},
+          {ArrivalProcess::trace, "trace"}};
 }
 
-template <>
-const std::vector<EnumName<ArrivalProcess>>& enum_names<ArrivalProcess>() {
-  static const std::vector<EnumName<ArrivalProcess>> names = {{ArrivalProcess::constant, "constant"},
-                                                              {ArrivalProcess::poisson, "poisson"},
-                                                              {ArrivalProcess::gamma, "gamma"},
-                                                              {ArrivalProcess::trace, "trace"}};
-  return names;
-}
-
-template <>
-const Schema<Length>& schema<Length>() {
-  static const auto table =
-      Schema<Length>("length", "A distribution of token counts: `mean`, or a `trace` that gives it.")
-          .field("mean", &Length::mean, "Default: the trace's.", {.above = 0})
-          .field("p50", &Length::p50, "Median. Default: the trace's, else not known.", {.min = 1})
-          .field("p99", &Length::p99, "99th percentile. Default: the trace's, else not known.", {.min = 1})
-          .field("trace", &Length::trace,
-                 "CSV file with a column of the key's name (`prompt_tokens` or `output_tokens`); with a `class` "
-                 "column, the rows of this class are used.")
-          .check([](const Length& length, const Reader& reader) {
-            if (length.mean == 0 && length.trace.empty())
-              reader.fail("`mean` is missing", "give a mean, or a trace to take it from");
-            if (length.p50 > 0 && length.p99 > 0 && length.p99 < length.p50)
-              reader.fail("p99 must not be below p50", "exchange or correct the two");
-          });
-  return table;
+Schema<Length> schema_of(Bound<Length>) {
+  return Schema<Length>("length", "A distribution of token counts: `mean`, or a `trace` that gives it.")
+      .field("mean", &Length::mean, "Default: the trace's.", {.above = 0})
+      .field("p50", &Length::p50, "Median. Default: the trace's, else not known.", {.min = 1})
+      .field("p99", &Length::p99, "99th percentile. Default: the trace's, else not known.", {.min = 1})
+      .field("trace", &Length::trace,
+             "CSV file with a column of the key's name (`prompt_tokens` or `output_tokens`); with a `class` column, "
+             "the rows of this class are used.")
+      .check([](const Length& length, const Reader& reader) {
+        if (length.mean == 0 && length.trace.empty())
+          reader.fail("`mean` is missing", "give a mean, or a trace to take it from");
+        if (length.p50 > 0 && length.p99 > 0 && length.p99 < length.p50)
+          reader.fail("p99 must not be below p50", "exchange or correct the two");
+      });
 }
 
 namespace {
@@ -76,74 +64,62 @@ Value write_length(const Length& length) {
 
 }  // namespace
 
-template <>
-const Schema<Deadline>& schema<Deadline>() {
-  static const auto table =
-      Schema<Deadline>("deadline", "When a request must be answered; each key is optional.")
-          .quantity("first_token", &Deadline::first_token_s, Dimension::seconds, "From arrival to the first token.",
-                    {.above = 0})
-          .quantity("per_token", &Deadline::per_token_s, Dimension::seconds, "Mean time of the tokens after the first.",
-                    {.above = 0})
-          .quantity("total", &Deadline::total_s, Dimension::seconds, "From arrival to the last token.", {.above = 0});
-  return table;
+Schema<Deadline> schema_of(Bound<Deadline>) {
+  return Schema<Deadline>("deadline", "When a request must be answered; each key is optional.")
+      .quantity("first_token", &Deadline::first_token_s, Dimension::seconds, "From arrival to the first token.",
+                {.above = 0})
+      .quantity("per_token", &Deadline::per_token_s, Dimension::seconds, "Mean time of the tokens after the first.",
+                {.above = 0})
+      .quantity("total", &Deadline::total_s, Dimension::seconds, "From arrival to the last token.", {.above = 0});
 }
 
-template <>
-const Schema<RequestClass>& schema<RequestClass>() {
+Schema<RequestClass> schema_of(Bound<RequestClass>) {
   using R = RequestClass;
-  static const auto table =
-      Schema<R>("class", "A kind of request.")
-          .field("name", &R::name, "Unique.", {.required = true})
-          .quantity("rate", &R::rate_per_s, Dimension::per_s, "Requests per time. All classes give one, or none does.",
-                    {.above = 0})
-          .custom<Length>(length_row("prompt_tokens", "Required unless arrivals come from a trace."), &R::prompt_tokens,
-                          read_length, write_length)
-          .custom<Length>(length_row("output_tokens", "Required unless arrivals come from a trace."), &R::output_tokens,
-                          read_length, write_length)
-          .field("deadline", &R::deadline, "Default: none.");
-  return table;
+  return Schema<R>("class", "A kind of request.")
+      .field("name", &R::name, "Unique.", {.required = true})
+      .quantity("rate", &R::rate_per_s, Dimension::per_s, "Requests per time. All classes give one, or none does.",
+                {.above = 0})
+      .custom<Length>(length_row("prompt_tokens", "Required unless arrivals come from a trace."), &R::prompt_tokens,
+                      read_length, write_length)
+      .custom<Length>(length_row("output_tokens", "Required unless arrivals come from a trace."), &R::output_tokens,
+                      read_length, write_length)
+      .field("deadline", &R::deadline, "Default: none.");
 }
 
-template <>
-const Schema<Arrival>& schema<Arrival>() {
-  static const auto table =
-      Schema<Arrival>("arrival", "How requests arrive.")
-          .field("process", &Arrival::process, "Default: `poisson`.", {.always_written = true})
-          .field("cv", &Arrival::cv,
-                 "`gamma` only: coefficient of variation of the times between arrivals. Default: 1.", {.above = 0})
-          .field("file", &Arrival::file,
-                 "`trace` only: CSV with the columns arrival_s, prompt_tokens, output_tokens and, where there are "
-                 "several classes, class.")
-          .check([](const Arrival& arrival, const Reader& reader) {
-            if (arrival.process == ArrivalProcess::trace && arrival.file.empty())
-              reader.fail("`file` is missing", "process = \"trace\" needs file = \"x.csv\"");
-            if (arrival.process != ArrivalProcess::trace && !arrival.file.empty())
-              reader.fail("`file` is for process = \"trace\"", "set process = \"trace\", or remove `file`");
-            if (arrival.process != ArrivalProcess::gamma && arrival.cv != 1)
-              reader.fail("`cv` is for process = \"gamma\"", "set process = \"gamma\", or remove `cv`");
-          });
-  return table;
+Schema<Arrival> schema_of(Bound<Arrival>) {
+  return Schema<Arrival>("arrival", "How requests arrive.")
+      .field("process", &Arrival::process, "Default: `poisson`.", {.always_written = true})
+      .field("cv", &Arrival::cv, "`gamma` only: coefficient of variation of the times between arrivals. Default: 1.",
+             {.above = 0})
+      .field("file", &Arrival::file,
+             "`trace` only: CSV with the columns arrival_s, prompt_tokens, output_tokens and, where there are several "
+             "classes, class.")
+      .check([](const Arrival& arrival, const Reader& reader) {
+        if (arrival.process == ArrivalProcess::trace && arrival.file.empty())
+          reader.fail("`file` is missing", "process = \"trace\" needs file = \"x.csv\"");
+        if (arrival.process != ArrivalProcess::trace && !arrival.file.empty())
+          reader.fail("`file` is for process = \"trace\"", "set process = \"trace\", or remove `file`");
+        if (arrival.process != ArrivalProcess::gamma && arrival.cv != 1)
+          reader.fail("`cv` is for process = \"gamma\"", "set process = \"gamma\", or remove `cv`");
+      });
 }
 
-template <>
-const Schema<StateBytes>& schema<StateBytes>() {
-  static const auto table = Schema<StateBytes>("states", "Bytes per parameter.")
-                                .field("weight", &StateBytes::weight, "Default 2.", {.min = 0})
-                                .field("gradient", &StateBytes::gradient, "Default 2.", {.min = 0})
-                                .field("master", &StateBytes::master, "The fp32 copy. Default 4.", {.min = 0})
-                                .field("moments", &StateBytes::moments, "Of the optimizer. Default 8.", {.min = 0});
-  return table;
+Schema<StateBytes> schema_of(Bound<StateBytes>) {
+  return Schema<StateBytes>("states", "Bytes per parameter.")
+      .field("weight", &StateBytes::weight, "Default 2.", {.min = 0})
+      .field("gradient", &StateBytes::gradient, "Default 2.", {.min = 0})
+      .field("master", &StateBytes::master, "The fp32 copy. Default 4.", {.min = 0})
+      .field("moments", &StateBytes::moments, "Of the optimizer. Default 8.", {.min = 0});
 }
 
-template <>
-const Schema<Training>& schema<Training>() {
+Schema<Training> schema_of(Bound<Training>) {
   using T = Training;
   const auto choice = [](std::string key, std::vector<std::string> names, std::string doc) {
     return std::pair(
         FieldDoc{std::move(key), fmt::format("`{}`", fmt::join(names, "`, `")), "", std::move(doc), false, {}},
         [names](const Reader& reader) { return binding::read_choice(reader, names); });
   };
-  static const auto table = [&] {
+  return [&] {
     std::vector<std::string> types;
     for (const DType type : dtypes_with(Support::planned, Use::values)) types.emplace_back(name_of(type));
     auto [precision, read_precision] = choice("precision", types, "Of the parameters. Default: `bf16`.");
@@ -184,7 +160,6 @@ const Schema<Training>& schema<Training>() {
             reader.fail("`momentum` is for optimizer = \"sgd\"", "set optimizer = \"sgd\", or remove `momentum`");
         });
   }();
-  return table;
 }
 
 namespace {
@@ -215,17 +190,14 @@ void check_classes(const Workload& workload, const Reader& reader) {
 
 }  // namespace
 
-template <>
-const Schema<Workload>& schema<Workload>() {
+Schema<Workload> schema_of(Bound<Workload>) {
   using W = Workload;
-  static const auto table =
-      Schema<W>("workload", "The load: request classes, their arrivals and deadlines; or a training job.")
-          .format("motley.workload/1")
-          .field("class", &W::classes, "Serving: one entry per kind of request.")
-          .field("arrival", &W::arrival, "Default: a Poisson process.")
-          .field("training", &W::training, "Training.")
-          .check(check_classes);
-  return table;
+  return Schema<W>("workload", "The load: request classes, their arrivals and deadlines; or a training job.")
+      .format("motley.workload/1")
+      .field("class", &W::classes, "Serving: one entry per kind of request.")
+      .field("arrival", &W::arrival, "Default: a Poisson process.")
+      .field("training", &W::training, "Training.")
+      .check(check_classes);
 }
 
 }  // namespace motley

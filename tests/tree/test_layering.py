@@ -56,7 +56,6 @@ def test_torch_and_boost_stay_in_their_modules():
 PAIRS = [
     [f"motley/{folder}/{name}" for name in names.split()]
     for folder, names in [
-        ("base", "binding hints value"),
         ("comm", "c_api c_support"),
         ("solve", "milp milp_solvers"),
         ("solve", "strategy_chain strategy_lists"),

@@ -2,14 +2,13 @@
 
 #include <sys/stat.h>
 
-#include <array>
 #include <ctime>
 #include <filesystem>
 #include <vector>
 
 #include <fmt/format.h>
 
-#include "motley/base/environment_error.hpp"
+#include "motley/base/error.hpp"
 #include "motley/base/files.hpp"
 #include "motley/base/value.hpp"
 #include "motley/comm/net/handshake.hpp"

@@ -15,7 +15,6 @@
 
 #include "motley/comm/collective/collective_schedule.hpp"
 #include "motley/comm/collective/operation_progress.hpp"
-#include "motley/comm/transport/collective_element.hpp"
 #include "motley/comm/transport/collective_frame.hpp"
 
 namespace motley {

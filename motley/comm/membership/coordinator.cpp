@@ -7,7 +7,6 @@
 #include <set>
 #include <tuple>
 
-#include "motley/base/error.hpp"
 #include "motley/comm/net/wire.hpp"
 
 namespace motley {

@@ -6,7 +6,6 @@
 #include <algorithm>
 #include <cmath>
 #include <list>
-#include <map>
 #include <vector>
 
 #include <fmt/format.h>

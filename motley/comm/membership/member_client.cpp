@@ -12,7 +12,6 @@
 
 #include "motley/base/clock.hpp"
 #include "motley/base/error.hpp"
-#include "motley/base/hints.hpp"
 #include "motley/comm/membership/enrolment.hpp"
 #include "motley/comm/net/handshake.hpp"
 #include "motley/comm/net/message_stream.hpp"

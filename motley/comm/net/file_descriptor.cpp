@@ -4,7 +4,7 @@
 
 #include <cerrno>
 
-#include "motley/base/environment_error.hpp"
+#include "motley/base/error.hpp"
 
 namespace motley {
 

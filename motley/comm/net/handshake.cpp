@@ -4,7 +4,6 @@
 #include <openssl/evp.h>
 #include <openssl/hmac.h>
 
-#include <cstring>
 #include <string_view>
 
 #include <fmt/format.h>

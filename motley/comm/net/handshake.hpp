@@ -5,7 +5,6 @@
 // member.
 #pragma once
 
-#include <array>
 #include <cstdint>
 #include <optional>
 #include <string>

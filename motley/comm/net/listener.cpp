@@ -16,7 +16,6 @@
 #include <fmt/format.h>
 
 #include "motley/base/clock.hpp"
-#include "motley/base/environment_error.hpp"
 #include "motley/comm/net/handshake.hpp"
 #include "motley/comm/net/random_bytes.hpp"
 #include "motley/comm/net/relay.hpp"

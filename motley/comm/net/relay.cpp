@@ -12,7 +12,6 @@
 #include <fmt/format.h>
 
 #include "motley/base/clock.hpp"
-#include "motley/base/environment_error.hpp"
 #include "motley/base/limited_log.hpp"
 #include "motley/base/survive.hpp"
 #include "motley/comm/net/handshake.hpp"

@@ -7,7 +7,9 @@
 // listener then open a data connection each with that ticket, good once and for `ticket_s`, and are joined.
 #pragma once
 
+#include <fmt/format.h>
 #include <array>
+#include <csignal>
 #include <cstdint>
 #include <functional>
 #include <memory>
@@ -15,6 +17,7 @@
 #include <span>
 #include <stop_token>
 #include <string>
+#include <thread>
 
 #include "motley/comm/net/byte_stream.hpp"
 #include "motley/comm/net/strangers.hpp"
@@ -68,6 +71,27 @@ class Relay {
  private:
   struct State;
   std::unique_ptr<State> state_;
+};
+
+// A relay in the process of a coordinator or a driver. Its end is not the other's: that is logged.
+class RelayThread {
+ public:
+  explicit RelayThread(const RelayOptions& options)
+      : relay_(options), thread_([this, log = options.log](const std::stop_token& stop) {
+          sigset_t all;  // signals are for the thread that waits for them
+          sigfillset(&all);
+          pthread_sigmask(SIG_BLOCK, &all, nullptr);
+          try {
+            relay_.run(stop);
+          } catch (const std::exception& error) {
+            if (log) log(fmt::format("trouble what=\"the relay has ended: {}\"", error.what()));
+          }
+        }) {}
+  const std::string& address() const { return relay_.address(); }
+
+ private:
+  Relay relay_;
+  std::jthread thread_;
 };
 
 }  // namespace motley

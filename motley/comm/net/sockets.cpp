@@ -25,7 +25,7 @@
 #include <fmt/format.h>
 
 #include "motley/base/clock.hpp"
-#include "motley/base/environment_error.hpp"
+#include "motley/base/error.hpp"
 
 namespace motley {
 namespace {

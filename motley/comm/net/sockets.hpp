@@ -1,9 +1,7 @@
 // Addresses and descriptors, as the fabric needs them.
 #pragma once
 
-#include <cstdint>
 #include <string>
-#include <utility>
 #include <vector>
 
 #include "motley/comm/net/byte_stream.hpp"

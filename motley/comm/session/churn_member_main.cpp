@@ -9,9 +9,7 @@
 #include <unistd.h>
 
 #include <chrono>
-#include <csignal>
 #include <cstring>
-#include <functional>
 #include <string>
 #include <thread>
 

@@ -17,7 +17,6 @@
 #include <memory>
 #include <stop_token>
 #include <string>
-#include <vector>
 
 #include "motley/comm/collective/communicator.hpp"
 #include "motley/comm/membership/member_client.hpp"

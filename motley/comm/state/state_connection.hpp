@@ -10,7 +10,6 @@
 #include <span>
 #include <string>
 #include <string_view>
-#include <utility>
 
 #include "motley/comm/net/byte_stream.hpp"
 #include "motley/comm/net/listener.hpp"

@@ -24,7 +24,6 @@
 #include "motley/base/survive.hpp"
 #include "motley/comm/net/handshake.hpp"
 #include "motley/comm/net/sockets.hpp"
-#include "motley/comm/transport/arrivals.hpp"
 #include "motley/comm/transport/edge.hpp"
 #include "motley/comm/transport/mesh.hpp"
 

@@ -14,8 +14,7 @@
 #include <sstream>
 #include <vector>
 
-#include "motley/base/environment_error.hpp"
-#include "motley/base/hints.hpp"
+#include "motley/base/error.hpp"
 #include "motley/base/printable.hpp"
 #include "motley/comm/net/file_descriptor.hpp"
 

@@ -17,7 +17,7 @@
 
 #include <fmt/format.h>
 
-#include "motley/base/environment_error.hpp"
+#include "motley/base/error.hpp"
 #include "motley/comm/net/wakeup.hpp"
 #include "motley/comm/transport/edge.hpp"
 

@@ -67,8 +67,7 @@ struct GalvatronProfile {
   double slowdown = 1;                                            // of computing and communicating at once
   bool operator==(const GalvatronProfile&) const = default;
 };
-template <>
-const Schema<GalvatronProfile>& schema<GalvatronProfile>();
+Schema<GalvatronProfile> schema_of(Bound<GalvatronProfile>);
 
 GalvatronProfile read_galvatron_profile(const std::filesystem::path& path);
 

@@ -7,15 +7,12 @@
 
 namespace motley {
 
-template <>
-const Schema<GalvatronEnds>& schema<GalvatronEnds>() {
+Schema<GalvatronEnds> schema_of(Bound<GalvatronEnds>) {
   using E = GalvatronEnds;
-  static const auto table =
-      Schema<E>("ends", "Embedding and head.")
-          .field("states_mib", &E::states_mib, "MiB of model states, by tensor degree 1, 2, 4, ...",
-                 {.required = true, .above = 0})
-          .field("activation_mib", &E::activation_mib, "MiB per sample, by degree.", {.required = true, .above = 0});
-  return table;
+  return Schema<E>("ends", "Embedding and head.")
+      .field("states_mib", &E::states_mib, "MiB of model states, by tensor degree 1, 2, 4, ...",
+             {.required = true, .above = 0})
+      .field("activation_mib", &E::activation_mib, "MiB per sample, by degree.", {.required = true, .above = 0});
 }
 
 namespace {
@@ -56,42 +53,38 @@ void check_lengths(const GalvatronProfile& p, const Reader& reader) {
 
 }  // namespace
 
-template <>
-const Schema<GalvatronProfile>& schema<GalvatronProfile>() {
+Schema<GalvatronProfile> schema_of(Bound<GalvatronProfile>) {
   using P = GalvatronProfile;
   constexpr Limits some{.required = true, .above = 0};
-  static const auto table =
-      Schema<P>("galvatron profile", "What the published planner measured of a model and a machine.")
-          .format("motley.galvatron-profile/1")
-          .field("name", &P::name, "Shown in reports.", {.required = true})
-          .field("source", &P::source, "Where the figures come from.", {.required = true})
-          .field("caution", &P::caution, "What the figures leave open.")
-          .field("devices", &P::devices, "How many.", {.required = true, .min = 1, .max = 4096})
-          .field("layers", &P::layers, "Transformer blocks.", {.required = true, .min = 1, .max = 4096})
-          .field("hidden", &P::hidden, "Hidden size.", {.required = true, .min = 1, .max = 1 << 20})
-          .field("sequence_length", &P::sequence_length, "Tokens of a sample.",
-                 {.required = true, .min = 1, .max = 1 << 24})
-          .field("mixed_precision", &P::mixed_precision, "Default: true.", {.always_written = true})
-          .field("parameter_mib", &P::parameter_mib, "MiB of a layer's parameters in fp32.", some)
-          .field("activation_mib", &P::activation_mib, "MiB of a layer per sample, by degree 1, 2, 4, ...", some)
-          .field("recomputed_mib", &P::recomputed_mib, "MiB per sample of a layer that is recomputed.", some)
-          .field("layer_forward_ms", &P::layer_forward_ms, "Milliseconds per sample at micro-batches of 1, 2, ...",
-                 some)
-          .field("ends_forward_ms", &P::ends_forward_ms, "The same of embedding and head.", some)
-          .field("whole", &P::whole, "Embedding and head on one stage.", {.required = true})
-          .field("first", &P::first, "The embedding's stage of several.", {.required = true})
-          .field("last", &P::last, "The head's stage of several.", {.required = true})
-          .field("consecutive_gb_per_s", &P::consecutive_gb_per_s,
-                 "All-reduce bus bandwidth of neighbouring ranks, groups of 2, 4, ...", some)
-          .field("strided_gb_per_s", &P::strided_gb_per_s, "Of ranks far apart.", some)
-          .field("hop_gb_per_s", &P::hop_gb_per_s, "Between stages, pipelines of 2, 4, ... stages.", some)
-          .field("message_mib", &P::message_mib, "Sizes that collectives were timed at.", some)
-          .field("all_reduce_ms", &P::all_reduce_ms, "A row per group of 2, 4, ...: one time per size.", some)
-          .field("all_to_all_ms", &P::all_to_all_ms, "The same for all-to-all exchanges.", some)
-          .field("slowdown", &P::slowdown, "Of computing and communicating at once.",
-                 {.required = true, .min = 1, .max = 100})
-          .check(check_lengths);
-  return table;
+  return Schema<P>("galvatron profile", "What the published planner measured of a model and a machine.")
+      .format("motley.galvatron-profile/1")
+      .field("name", &P::name, "Shown in reports.", {.required = true})
+      .field("source", &P::source, "Where the figures come from.", {.required = true})
+      .field("caution", &P::caution, "What the figures leave open.")
+      .field("devices", &P::devices, "How many.", {.required = true, .min = 1, .max = 4096})
+      .field("layers", &P::layers, "Transformer blocks.", {.required = true, .min = 1, .max = 4096})
+      .field("hidden", &P::hidden, "Hidden size.", {.required = true, .min = 1, .max = 1 << 20})
+      .field("sequence_length", &P::sequence_length, "Tokens of a sample.",
+             {.required = true, .min = 1, .max = 1 << 24})
+      .field("mixed_precision", &P::mixed_precision, "Default: true.", {.always_written = true})
+      .field("parameter_mib", &P::parameter_mib, "MiB of a layer's parameters in fp32.", some)
+      .field("activation_mib", &P::activation_mib, "MiB of a layer per sample, by degree 1, 2, 4, ...", some)
+      .field("recomputed_mib", &P::recomputed_mib, "MiB per sample of a layer that is recomputed.", some)
+      .field("layer_forward_ms", &P::layer_forward_ms, "Milliseconds per sample at micro-batches of 1, 2, ...", some)
+      .field("ends_forward_ms", &P::ends_forward_ms, "The same of embedding and head.", some)
+      .field("whole", &P::whole, "Embedding and head on one stage.", {.required = true})
+      .field("first", &P::first, "The embedding's stage of several.", {.required = true})
+      .field("last", &P::last, "The head's stage of several.", {.required = true})
+      .field("consecutive_gb_per_s", &P::consecutive_gb_per_s,
+             "All-reduce bus bandwidth of neighbouring ranks, groups of 2, 4, ...", some)
+      .field("strided_gb_per_s", &P::strided_gb_per_s, "Of ranks far apart.", some)
+      .field("hop_gb_per_s", &P::hop_gb_per_s, "Between stages, pipelines of 2, 4, ... stages.", some)
+      .field("message_mib", &P::message_mib, "Sizes that collectives were timed at.", some)
+      .field("all_reduce_ms", &P::all_reduce_ms, "A row per group of 2, 4, ...: one time per size.", some)
+      .field("all_to_all_ms", &P::all_to_all_ms, "The same for all-to-all exchanges.", some)
+      .field("slowdown", &P::slowdown, "Of computing and communicating at once.",
+             {.required = true, .min = 1, .max = 100})
+      .check(check_lengths);
 }
 
 GalvatronProfile read_galvatron_profile(const std::filesystem::path& path) {

@@ -59,37 +59,31 @@ std::vector<OsdpOption> osdp_options(const OsdpOperator& op, const OsdpSetting& 
   return options;
 }
 
-template <>
-const Schema<OsdpBlock>& schema<OsdpBlock>() {
+Schema<OsdpBlock> schema_of(Bound<OsdpBlock>) {
   using B = OsdpBlock;
-  static const auto table =
-      Schema<B>("block", "A transformer block of one hidden size.")
-          .field("hidden", &B::hidden, "Hidden size.", {.required = true, .min = 1})
-          .field("time_s", &B::time_s, "A row per batch: seconds by level of sharding.", {.required = true, .above = 0})
-          .field("memory_mb", &B::memory_mb, "The same of memory, MB.", {.required = true, .above = 0})
-          .check([](const B& block, const Reader& reader) {
-            if (block.time_s.size() != block.memory_mb.size())
-              reader.fail("time_s and memory_mb have different numbers of rows", "give one row per batch in both");
-            for (std::size_t row = 0; row < block.time_s.size(); ++row)
-              if (block.time_s[row].empty() || block.time_s[row].size() != block.memory_mb[row].size())
-                reader.fail(fmt::format("row {} has different numbers of levels in time_s and memory_mb", row),
-                            "give one figure per level in both");
-          });
-  return table;
+  return Schema<B>("block", "A transformer block of one hidden size.")
+      .field("hidden", &B::hidden, "Hidden size.", {.required = true, .min = 1})
+      .field("time_s", &B::time_s, "A row per batch: seconds by level of sharding.", {.required = true, .above = 0})
+      .field("memory_mb", &B::memory_mb, "The same of memory, MB.", {.required = true, .above = 0})
+      .check([](const B& block, const Reader& reader) {
+        if (block.time_s.size() != block.memory_mb.size())
+          reader.fail("time_s and memory_mb have different numbers of rows", "give one row per batch in both");
+        for (std::size_t row = 0; row < block.time_s.size(); ++row)
+          if (block.time_s[row].empty() || block.time_s[row].size() != block.memory_mb[row].size())
+            reader.fail(fmt::format("row {} has different numbers of levels in time_s and memory_mb", row),
+                        "give one figure per level in both");
+      });
 }
 
-template <>
-const Schema<OsdpBlocks>& schema<OsdpBlocks>() {
+Schema<OsdpBlocks> schema_of(Bound<OsdpBlocks>) {
   using B = OsdpBlocks;
-  static const auto table =
-      Schema<B>("osdp blocks", "Measured blocks under levels of sharding.")
-          .format("motley.osdp-blocks/1")
-          .field("name", &B::name, "Shown in reports.", {.required = true})
-          .field("source", &B::source, "Where the figures come from.", {.required = true})
-          .field("caution", &B::caution, "What the figures leave open.")
-          .field("overhead_mb", &B::overhead_mb, "MB besides the blocks.", {.required = true, .min = 0})
-          .field("blocks", &B::blocks, "By hidden size.", {.required = true});
-  return table;
+  return Schema<B>("osdp blocks", "Measured blocks under levels of sharding.")
+      .format("motley.osdp-blocks/1")
+      .field("name", &B::name, "Shown in reports.", {.required = true})
+      .field("source", &B::source, "Where the figures come from.", {.required = true})
+      .field("caution", &B::caution, "What the figures leave open.")
+      .field("overhead_mb", &B::overhead_mb, "MB besides the blocks.", {.required = true, .min = 0})
+      .field("blocks", &B::blocks, "By hidden size.", {.required = true});
 }
 
 OsdpBlocks read_osdp_blocks(const std::filesystem::path& path) {

@@ -87,8 +87,7 @@ struct OsdpBlocks {
 
   const OsdpBlock& of_hidden(std::int64_t hidden) const;  // throws an input error
 };
-template <>
-const Schema<OsdpBlocks>& schema<OsdpBlocks>();
+Schema<OsdpBlocks> schema_of(Bound<OsdpBlocks>);
 
 OsdpBlocks read_osdp_blocks(const std::filesystem::path& path);
 

@@ -18,13 +18,11 @@ void add(ResourceSeconds& sum, const ResourceSeconds& seconds, std::int64_t coun
 
 }  // namespace
 
-template <>
-const std::vector<EnumName<Resource>>& enum_names<Resource>() {
-  static const std::vector<EnumName<Resource>> names = {
+EnumNames<Resource> names_of(Bound<Resource>) {
+  return {
       {Resource::device, "device"},     {Resource::processors, "processors"},   {Resource::upload, "upload"},
       {Resource::download, "download"}, {Resource::disk_read, "disk_read"},     {Resource::disk_write, "disk_write"},
       {Resource::disk, "disk"},         {Resource::host_memory, "host_memory"}, {Resource::waiting, "waiting"}};
-  return names;
 }
 
 ResourceSeconds PassSeconds::of(const PlacedCounts& counts) const {

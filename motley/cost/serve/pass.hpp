@@ -29,8 +29,7 @@ enum class Resource {
   waiting       // the device, and its waits for keys and values or for attention on the host
 };
 constexpr std::size_t resource_count = 9;
-template <>
-const std::vector<EnumName<Resource>>& enum_names<Resource>();
+EnumNames<Resource> names_of(Bound<Resource>);
 
 using ResourceSeconds = std::array<double, resource_count>;
 Resource busiest(const ResourceSeconds& seconds);

@@ -5,7 +5,7 @@
 #include <algorithm>
 #include <map>
 
-#include "motley/base/hints.hpp"
+#include "motley/base/error.hpp"
 #include "motley/cost/train/run_table.hpp"
 #include "motley/cost/train/train_cost.hpp"
 

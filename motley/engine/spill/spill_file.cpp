@@ -8,7 +8,7 @@
 #include <cerrno>
 #include <cstdlib>
 
-#include "motley/base/environment_error.hpp"
+#include "motley/base/error.hpp"
 #include "motley/base/units.hpp"
 
 namespace motley {

@@ -2,7 +2,6 @@
 #pragma once
 
 #include <cstdint>
-#include <string>
 
 #include "motley/cost/collective/collective_network.hpp"
 #include "motley/cost/collective/genmodel.hpp"
@@ -14,8 +13,7 @@ enum class CollectiveObjective {
   pipelined,  // least time in chunks
   rounds      // least time of the rounds in sequence: GenModel's own
 };
-template <>
-const std::vector<EnumName<CollectiveObjective>>& enum_names<CollectiveObjective>();
+EnumNames<CollectiveObjective> names_of(Bound<CollectiveObjective>);
 
 struct CollectiveOptions {
   CollectiveObjective objective = CollectiveObjective::pipelined;

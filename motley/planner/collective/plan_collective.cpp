@@ -60,11 +60,8 @@ CollectiveAnswer finished(const CollectiveProblem& problem, const ScoredRecipe& 
 
 }  // namespace
 
-template <>
-const std::vector<EnumName<CollectiveObjective>>& enum_names<CollectiveObjective>() {
-  static const std::vector<EnumName<CollectiveObjective>> names = {{CollectiveObjective::pipelined, "pipelined"},
-                                                                   {CollectiveObjective::rounds, "rounds"}};
-  return names;
+EnumNames<CollectiveObjective> names_of(Bound<CollectiveObjective>) {
+  return {{CollectiveObjective::pipelined, "pipelined"}, {CollectiveObjective::rounds, "rounds"}};
 }
 
 CollectiveAnswer plan_collective(const CollectiveNetwork& network, CollectiveOperation operation, std::int64_t bytes,

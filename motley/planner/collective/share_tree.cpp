@@ -5,7 +5,6 @@
 #include <limits>
 #include <numeric>
 
-#include "motley/base/error.hpp"
 #include "motley/base/index.hpp"
 
 namespace motley {

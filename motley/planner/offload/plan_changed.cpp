@@ -4,7 +4,7 @@
 
 #include <algorithm>
 
-#include "motley/base/hints.hpp"
+#include "motley/base/error.hpp"
 #include "motley/base/units.hpp"
 #include "motley/planner/offload/plan_offload.hpp"
 

@@ -3,7 +3,6 @@
 
 #include <cstdint>
 #include <optional>
-#include <vector>
 
 #include "motley/base/clock.hpp"
 #include "motley/cost/offload/offload_cost.hpp"

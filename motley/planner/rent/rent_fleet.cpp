@@ -3,10 +3,8 @@
 #include <algorithm>
 #include <cmath>
 #include <limits>
-#include <numeric>
 
 #include "motley/base/clock.hpp"
-#include "motley/base/error.hpp"
 
 namespace motley {
 namespace {

@@ -4,7 +4,6 @@
 // second of the mix. Rates are counted in levels, so that all classes look alike.
 #pragma once
 
-#include <optional>
 #include <string>
 #include <utility>
 #include <variant>

@@ -1,5 +1,5 @@
-#include "motley/planner/serve/deadlines.hpp"
 #include "motley/cost/serve/serve_cost.hpp"
+#include "motley/planner/serve/plan_warnings.hpp"
 
 #include <gtest/gtest.h>
 

@@ -8,7 +8,7 @@
 #include <set>
 #include <thread>
 
-#include "motley/base/hints.hpp"
+#include "motley/base/error.hpp"
 #include "motley/planner/serve/replan.hpp"
 #include "motley/planner/serve/standby.hpp"
 

@@ -31,8 +31,7 @@ struct RunRecord {
   Value plan;
   bool operator==(const RunRecord&) const = default;
 };
-template <>
-const Schema<RunRecord>& schema<RunRecord>();
+Schema<RunRecord> schema_of(Bound<RunRecord>);
 
 // A line of RUN/metrics.jsonl.
 struct StepMetrics {
@@ -45,8 +44,7 @@ struct StepMetrics {
   std::optional<double> eval_loss = {};  // of the weights after this step
   bool operator==(const StepMetrics&) const = default;
 };
-template <>
-const Schema<StepMetrics>& schema<StepMetrics>();
+Schema<StepMetrics> schema_of(Bound<StepMetrics>);
 
 // ---- RUN/timeline.json: seconds since the step began ----
 
@@ -54,8 +52,7 @@ struct TimelineSpan {
   double start_s = 0, end_s = 0;
   bool operator==(const TimelineSpan&) const = default;
 };
-template <>
-const Schema<TimelineSpan>& schema<TimelineSpan>();
+Schema<TimelineSpan> schema_of(Bound<TimelineSpan>);
 
 struct TimelinePass {
   std::int64_t micro_batch = 0;
@@ -64,8 +61,7 @@ struct TimelinePass {
   bool weights = false;  // of the backward pass the gradients of weights alone, which have waited
   bool operator==(const TimelinePass&) const = default;
 };
-template <>
-const Schema<TimelinePass>& schema<TimelinePass>();
+Schema<TimelinePass> schema_of(Bound<TimelinePass>);
 
 // What one worker did, or what a stage was predicted to do.
 struct TimelineLane {
@@ -75,8 +71,7 @@ struct TimelineLane {
   TimelineSpan exchange, update;  // of gradients; of weights
   bool operator==(const TimelineLane&) const = default;
 };
-template <>
-const Schema<TimelineLane>& schema<TimelineLane>();
+Schema<TimelineLane> schema_of(Bound<TimelineLane>);
 
 struct StepTimeline {
   std::int64_t step = 0;
@@ -86,8 +81,7 @@ struct StepTimeline {
   std::vector<TimelineLane> predicted;  // by replica and stage; empty where the plan has no price
   bool operator==(const StepTimeline&) const = default;
 };
-template <>
-const Schema<StepTimeline>& schema<StepTimeline>();
+Schema<StepTimeline> schema_of(Bound<StepTimeline>);
 
 struct TrainRun {
   RunRecord record;

@@ -7,13 +7,11 @@
 
 namespace motley {
 
-template <>
-const std::vector<EnumName<Objective>>& enum_names<Objective>() {
-  static const std::vector<EnumName<Objective>> names = {{Objective::slo, "slo"},
-                                                         {Objective::throughput, "throughput"},
-                                                         {Objective::latency, "latency"},
-                                                         {Objective::flow, "flow"}};
-  return names;
+EnumNames<Objective> names_of(Bound<Objective>) {
+  return {{Objective::slo, "slo"},
+          {Objective::throughput, "throughput"},
+          {Objective::latency, "latency"},
+          {Objective::flow, "flow"}};
 }
 
 std::vector<int> ServeProblem::devices() const {

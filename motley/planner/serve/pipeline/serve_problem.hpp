@@ -21,8 +21,7 @@ enum class Objective {
   latency,     // of a single request; of equals the greatest throughput
   flow         // steady token rate; of pipelines that share nothing this is the throughput
 };
-template <>
-const std::vector<EnumName<Objective>>& enum_names<Objective>();
+EnumNames<Objective> names_of(Bound<Objective>);
 
 enum class UseDevices { may_idle, all };
 enum class TensorParallel { within_machine, across_machines };

@@ -10,7 +10,6 @@
 #include <tuple>
 #include <utility>
 
-#include "motley/base/units.hpp"
 #include "motley/planner/serve/grouping/bound.hpp"
 #include "motley/planner/serve/grouping/write_plan.hpp"
 #include "motley/planner/serve/pipeline/classes.hpp"

@@ -1,7 +1,6 @@
 // What the two annealings of the placement search share.
 #pragma once
 
-#include <algorithm>
 #include <cmath>
 #include <functional>
 

@@ -1,9 +1,141 @@
 #include "motley/planner/train/joint/candidate.hpp"
 
 #include <algorithm>
-#include <cmath>
+#include <limits>
 
 namespace motley {
+namespace {
+
+constexpr double never = std::numeric_limits<double>::infinity();
+
+// How many layers a stage takes within a bound; `seconds` rises with them.
+std::int64_t most_within(const std::vector<double>& seconds, double bound) {
+  return std::upper_bound(seconds.begin() + 1, seconds.end(), bound) - seconds.begin() - 1;
+}
+
+StagePlace place_of(const TrainProblem& problem, std::size_t stage, std::size_t stages, std::int64_t sequences,
+                    std::int64_t micro_batches) {
+  // No replica runs more micro-batches than the whole batch has.
+  const std::int64_t most = (problem.training.global_batch + sequences - 1) / sequences;
+  return {.ends = {stage == 0, stage + 1 == stages},
+          .sequences = sequences,
+          .in_flight = micro_batches_in_flight(problem.schedule, stage, stages, most),
+          .waiting = micro_batches_waiting(problem.schedule, stage, stages, most),
+          .micro_batches = micro_batches};
+}
+
+}  // namespace
+
+std::vector<std::int64_t> divide_layers(std::int64_t layers, const std::vector<std::vector<double>>& seconds) {
+  const std::size_t stages = seconds.size();
+  if (static_cast<std::int64_t>(stages) > layers) return {};
+  // The least bound under which all layers find a place: one of the stages' own times.
+  std::vector<double> bounds;
+  for (const auto& of_stage : seconds)
+    for (std::int64_t n = 1; n <= layers && of_stage[static_cast<std::size_t>(n)] < never; ++n)
+      bounds.push_back(of_stage[static_cast<std::size_t>(n)]);
+  std::sort(bounds.begin(), bounds.end());
+  const auto fits = [&](double bound) {
+    std::int64_t room = 0;
+    for (const auto& of_stage : seconds) {
+      const std::int64_t most = most_within(of_stage, bound);
+      if (most < 1) return false;
+      room += most;
+    }
+    return room >= layers;
+  };
+  const auto least = std::partition_point(bounds.begin(), bounds.end(), [&](double bound) { return !fits(bound); });
+  if (least == bounds.end()) return {};
+
+  // Each stage one layer; then the one that takes the next one quickest, within the bound.
+  std::vector<std::int64_t> counts(stages, 1);
+  const auto next_s = [&](std::size_t s) {
+    const auto n = static_cast<std::size_t>(counts[s]);
+    const double then = n + 1 < seconds[s].size() ? seconds[s][n + 1] : never;
+    return then <= *least ? then - seconds[s][n] : never;
+  };
+  for (auto left = layers - static_cast<std::int64_t>(stages); left > 0; --left) {
+    std::size_t best = 0;
+    for (std::size_t s = 1; s < stages; ++s)
+      if (next_s(s) < next_s(best)) best = s;
+    ++counts[best];
+  }
+  return counts;
+}
+
+SolvedReplica solve_replica(const TrainProblem& problem, StrategyTables& tables, const PipelineGroups& groups,
+                            std::int64_t sequences, std::int64_t micro_batches) {
+  const std::int64_t layers = problem.model.arch.layers;
+  std::vector<std::vector<double>> seconds;
+  std::vector<const StrategyTable*> of_stages;
+  for (std::size_t s = 0; s < groups.size(); ++s) {
+    const StrategyTable& table = tables.table(groups[s], place_of(problem, s, groups.size(), sequences, micro_batches));
+    if (table.most_layers() < 1) return {};
+    of_stages.push_back(&table);
+    std::vector<double>& own = seconds.emplace_back(static_cast<std::size_t>(layers) + 1, 0.0);
+    for (std::int64_t n = 1; n <= layers; ++n) own[static_cast<std::size_t>(n)] = table.seconds(n);
+  }
+  const std::vector<std::int64_t> counts = divide_layers(layers, seconds);
+  if (counts.empty()) return {};
+  SolvedReplica solved;
+  std::int64_t first = 0;
+  double slowest_s = 0;
+  for (std::size_t s = 0; s < groups.size(); ++s) {
+    solved.stages.push_back(of_stages[s]->choice(first, counts[s]));
+    first += counts[s];
+    slowest_s = std::max(slowest_s, seconds[s][static_cast<std::size_t>(counts[s])]);
+  }
+  std::vector<double> hops_s;  // both ways, to the next stage
+  for (std::size_t s = 0; s + 1 < groups.size(); ++s) {
+    const PipelineHop hop = problem.cost.hop(groups[s], groups[s + 1], sequences);
+    hops_s.push_back(2 * (hop.busy_s + hop.latency_s));
+    slowest_s = std::max(slowest_s, hop.busy_s);
+  }
+  double all_s = 0, longest_s = slowest_s * static_cast<double>(micro_batches - 1);
+  std::int64_t window = 1;
+  for (std::size_t from = 0; from < groups.size(); ++from) {
+    // 1F1B: from its forward pass on, a micro-batch goes on to a later stage, and what that stage sends back lets this
+    // one begin as many micro-batches later as there are stages on the way.
+    double way_s = 0;
+    for (std::size_t to = from; to < groups.size(); ++to) {
+      way_s += seconds[to][static_cast<std::size_t>(counts[to])] + (to > from ? hops_s[to - 1] : 0);
+      const auto stages = static_cast<std::int64_t>(to - from + 1);
+      const double each_s = way_s / static_cast<double>(stages);
+      const double then_s = each_s * static_cast<double>(micro_batches - stages);
+      if (problem.schedule != PipelineSchedule::one_forward_one_backward || then_s <= longest_s) continue;
+      longest_s = then_s;
+      slowest_s = each_s;
+      window = stages;
+    }
+    if (from == 0) all_s = way_s;
+  }
+  solved.pace = {.rest_s = std::max(0.0, all_s - static_cast<double>(window) * slowest_s), .each_s = slowest_s};
+  return solved;
+}
+
+TrainLayout write_layout(const TrainProblem& problem, const std::vector<PipelineGroups>& replicas,
+                         const std::vector<const SolvedReplica*>& solved,
+                         const std::vector<std::int64_t>& micro_batches, std::int64_t sequences) {
+  TrainLayout layout{.replicas = {}, .schedule = problem.schedule, .sync = {.overlap = true}};
+  std::int64_t left = problem.training.global_batch;
+  for (std::size_t r = 0; r < replicas.size(); ++r) {
+    // What does not fill the last micro-batches is missing from the last replica's.
+    const std::int64_t own = std::min(left, micro_batches[r] * sequences);
+    if (own == 0) continue;
+    left -= own;
+    ReplicaLayout& replica =
+        layout.replicas.emplace_back(ReplicaLayout{.sequences = own, .micro_batches = micro_batches[r], .stages = {}});
+    for (std::size_t s = 0; s < replicas[r].size(); ++s) {
+      const StageChoice& choice = solved[r]->stages[s];
+      replica.stages.push_back({.layers = {choice.strategies.front().layers.first, choice.strategies.back().layers.end},
+                                .devices = replicas[r][s],
+                                .shares = choice.shares,
+                                .strategies = choice.strategies});
+    }
+  }
+  return layout;
+}
+
 namespace {
 
 // Micro-batches that a replica is expected to run; powers of two, so that tables are shared.

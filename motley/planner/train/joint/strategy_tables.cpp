@@ -1,7 +1,6 @@
 #include "motley/planner/train/joint/strategy_tables.hpp"
 
 #include <algorithm>
-#include <cmath>
 #include <limits>
 #include <numeric>
 #include <set>

@@ -1,9 +1,7 @@
 #include "motley/planner/train/published/flashflex_layout.hpp"
 
 #include <algorithm>
-#include <cmath>
 #include <limits>
-#include <numeric>
 
 namespace motley {
 namespace {

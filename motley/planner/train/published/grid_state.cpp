@@ -1,7 +1,6 @@
 #include "motley/planner/train/published/grid_state.hpp"
 
 #include <algorithm>
-#include <cmath>
 #include <limits>
 #include <numeric>
 #include <tuple>

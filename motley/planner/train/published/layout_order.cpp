@@ -1,8 +1,6 @@
 // The order of a replica's stages and their layers.
 #include <algorithm>
 #include <cmath>
-#include <limits>
-#include <numeric>
 
 #include "motley/planner/train/published/flashflex_layout.hpp"
 

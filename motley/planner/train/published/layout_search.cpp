@@ -1,7 +1,6 @@
 // The search over replicas: structured starts, then moves of stages between them.
 #include <algorithm>
 #include <cmath>
-#include <limits>
 #include <numeric>
 #include <set>
 
