@@ -16,8 +16,51 @@ const PositionTerms& terms(const ChainOption& option, ChainPosition position) {
   return option.at[static_cast<int>(position)];
 }
 
-StageSeconds busy(const ChainOption& option, ChainPosition position, std::int64_t units) {
-  return terms(option, position).fixed + option.per_unit * static_cast<double>(units);
+using EndCounts = ChainSolver::EndCounts;
+
+EndCounts end_counts(const ChainProblem& problem) {
+  std::size_t kinds = 1;
+  for (const std::uint8_t kind : problem.kind_of_unit) kinds = std::max<std::size_t>(kinds, kind + 1);
+  EndCounts counts(kinds, {0});
+  for (std::int64_t unit = problem.units; unit-- > 0;)
+    for (std::size_t kind = 0; kind < kinds; ++kind) {
+      const std::size_t own = problem.kind_of_unit.empty() ? 0 : problem.kind_of_unit[static_cast<std::size_t>(unit)];
+      counts[kind].push_back(counts[kind].back() + (kind == own ? 1 : 0));
+    }
+  return counts;
+}
+
+// Of the units that are placed when `total` of them are, and were not when `rest` were.
+template <class Value, class ByKind>
+Value sum_of_units(const EndCounts& counts, const ByKind& of_kind, std::int64_t rest, std::int64_t total) {
+  const auto count = [&](std::size_t kind) {
+    return counts[kind][static_cast<std::size_t>(total)] - counts[kind][static_cast<std::size_t>(rest)];
+  };
+  Value sum = of_kind(0, count(0));
+  for (std::size_t kind = 1; kind < counts.size(); ++kind) sum = sum + of_kind(kind, count(kind));
+  return sum;
+}
+
+StageSeconds busy(const EndCounts& counts, const ChainOption& option, ChainPosition position, std::int64_t rest,
+                  std::int64_t total) {
+  const auto of_kind = [&](std::size_t kind, std::int64_t units) {
+    return option.per_unit[kind] * static_cast<double>(units);
+  };
+  return terms(option, position).fixed + sum_of_units<StageSeconds>(counts, of_kind, rest, total);
+}
+
+double latency_of_units(const EndCounts& counts, const ChainOption& option, std::int64_t rest, std::int64_t total) {
+  const auto of_kind = [&](std::size_t kind, std::int64_t units) {
+    return static_cast<double>(units) * option.per_unit[kind].latency_s;
+  };
+  return sum_of_units<double>(counts, of_kind, rest, total);
+}
+
+std::int64_t size_of_units(const EndCounts& counts, const ChainOption& option, std::int64_t rest, std::int64_t total) {
+  const auto of_kind = [&](std::size_t kind, std::int64_t units) {
+    return option.unit_size.empty() ? units : units * option.unit_size[kind];
+  };
+  return sum_of_units<std::int64_t>(counts, of_kind, rest, total);
 }
 
 bool expired(Instant deadline) { return Clock::now() >= deadline; }
@@ -53,7 +96,10 @@ Places exit_places(const ChainProblem& problem) {
 void check_problem(const ChainProblem& problem) {
   const std::size_t classes = problem.counts.size(), places = problem.hops.size();
   MOTLEY_CHECK(problem.must_use.size() == classes && problem.return_latency_s.size() == places);
+  MOTLEY_CHECK(problem.kind_of_unit.empty() || std::ssize(problem.kind_of_unit) == problem.units);
+  const std::size_t kinds = end_counts(problem).size();
   for (const auto& option : problem.options) {
+    MOTLEY_CHECK(option.per_unit.size() >= kinds && (option.unit_size.empty() || option.unit_size.size() >= kinds));
     MOTLEY_CHECK(option.takes.size() == classes && static_cast<std::size_t>(option.place) < places);
     MOTLEY_CHECK(std::any_of(option.takes.begin(), option.takes.end(), [](int n) { return n > 0; }));
   }
@@ -63,10 +109,13 @@ void check_problem(const ChainProblem& problem) {
 
 StageSeconds chain_seconds(const ChainProblem& problem, const std::vector<ChainStage>& stages) {
   StageSeconds total;
+  const EndCounts counts = end_counts(problem);
+  std::int64_t left = problem.units;  // units of this stage and of those behind it
   for (std::size_t i = 0; i < stages.size(); ++i) {
     const auto& option = problem.options[stages[i].option];
     const int position = (i == 0 ? 1 : 0) | (i + 1 == stages.size() ? 2 : 0);
-    StageSeconds seconds = busy(option, static_cast<ChainPosition>(position), stages[i].units);
+    StageSeconds seconds = busy(counts, option, static_cast<ChainPosition>(position), left - stages[i].units, left);
+    left -= stages[i].units;
     if (i + 1 < stages.size())
       seconds = seconds + problem.hops[option.place][problem.options[stages[i + 1].option].place];
     total = {total.latency_s + seconds.latency_s, std::max(total.load_s, seconds.load_s)};
@@ -85,7 +134,7 @@ double chain_cells(const ChainProblem& problem) {
 }
 
 ChainSolver::ChainSolver(const ChainProblem& problem)
-    : problem_(problem), entry_(entry_places(problem)), exit_(exit_places(problem)) {
+    : problem_(problem), entry_(entry_places(problem)), exit_(exit_places(problem)), counts_(end_counts(problem)) {
   check_problem(problem);
   for (const int count : problem.counts) {
     digit_.push_back(used_states_);
@@ -101,9 +150,17 @@ ChainSolver::ChainSolver(const ChainProblem& problem)
   latency_.resize(rows_.size() * width_);
   steps_.resize(latency_.size());
   window_.resize(width_);
-  least_per_unit_s_ = unbounded;
+  middle_reach_.resize(width_);
+  first_reach_.resize(width_);
+  std::vector<double> least(counts_.size(), unbounded);
   for (const auto& option : problem.options)
-    least_per_unit_s_ = std::min(least_per_unit_s_, option.per_unit.latency_s * (1 - objective_tolerance));
+    for (std::size_t kind = 0; kind < least.size(); ++kind)
+      least[kind] = std::min(least[kind], option.per_unit[kind].latency_s * (1 - objective_tolerance));
+  const auto of_kind = [&](std::size_t kind, std::int64_t units) {
+    return units > 0 ? static_cast<double>(units) * least[kind] : 0;
+  };
+  for (std::int64_t placed = 0; placed <= problem.units; ++placed)
+    least_left_s_.push_back(sum_of_units<double>(counts_, of_kind, placed, problem.units));
 }
 
 std::int32_t ChainSolver::row_index(std::int64_t used, int entry, int exit) const {
@@ -112,20 +169,43 @@ std::int32_t ChainSolver::row_index(std::int64_t used, int entry, int exit) cons
   return static_cast<std::int32_t>((used * entries + entry) * exits + exit);
 }
 
-std::int64_t ChainSolver::most_units(const ChainOption& option, ChainPosition position, double hop_load_s,
-                                     double bound) const {
-  const std::int64_t capacity = std::min(terms(option, position).capacity, problem_.units);
-  if (capacity < 1 || bound == unbounded) return capacity;
-  const auto load = [&](std::int64_t units) { return busy(option, position, units).load_s + hop_load_s; };
-  if (load(capacity) <= bound) return capacity;
-  if (load(1) > bound) return 0;
+ChainSolver::Reach ChainSolver::reach_of(const ChainOption& option, ChainPosition position, double hop_load_s,
+                                         double bound, std::vector<std::int64_t>& of_rest) const {
+  const std::int64_t capacity = terms(option, position).capacity;
+  const auto fits = [&](std::int64_t rest, std::int64_t total) {
+    return size_of_units(counts_, option, rest, total) <= capacity &&
+           (bound == unbounded || busy(counts_, option, position, rest, total).load_s + hop_load_s <= bound);
+  };
+  if (counts_.size() > 1) {
+    std::int64_t total = 0;
+    for (std::int64_t rest = 0; rest <= problem_.units; ++rest) {
+      total = std::max(total, rest);
+      while (total < problem_.units && fits(rest, total + 1)) ++total;
+      of_rest[static_cast<std::size_t>(rest)] = total;
+    }
+    return {.of_rest = &of_rest};
+  }
+  const std::int64_t size = option.unit_size.empty() ? 1 : option.unit_size.front();
+  const std::int64_t most = std::min(capacity / size, problem_.units);
+  if (most < 1 || bound == unbounded || fits(0, most)) return {.most = std::max<std::int64_t>(0, most)};
+  if (!fits(0, 1)) return {};
   // The quotient may be off by one in its last bit; the load itself decides.
   const double fixed = terms(option, position).fixed.load_s + hop_load_s;
   auto units =
-      std::clamp<std::int64_t>(static_cast<std::int64_t>((bound - fixed) / option.per_unit.load_s), 1, capacity);
-  while (units < capacity && load(units + 1) <= bound) ++units;
-  while (units > 1 && load(units) > bound) --units;
-  return units;
+      std::clamp<std::int64_t>(static_cast<std::int64_t>((bound - fixed) / option.per_unit.front().load_s), 1, most);
+  while (units < most && fits(0, units + 1)) ++units;
+  while (units > 1 && !fits(0, units)) --units;
+  return {.most = units};
+}
+
+std::int64_t ChainSolver::most_units(const ChainOption& option, ChainPosition position, double hop_load_s,
+                                     double bound) const {
+  std::vector<std::int64_t> of_rest(counts_.size() > 1 ? width_ : 0);
+  const Reach reach = reach_of(option, position, hop_load_s, bound, of_rest);
+  if (reach.of_rest == nullptr) return reach.most;
+  std::int64_t most = 0;
+  for (std::int64_t rest = 0; rest < problem_.units; ++rest) most = std::max(most, reach(rest) - rest);
+  return most;
 }
 
 // For every class, the most units that one of its items can account for: an upper bound, as options divide their
@@ -154,13 +234,14 @@ void ChainSolver::start_chains(int option_index, double bound, Best& best) {
     room += (problem_.counts[k] - option.takes[k]) * per_item_[k];
   }
   const auto row = row_index(option_offset_[option_index], entry_.group[option.place], exit_.group[option.place]);
-  const std::int64_t most = std::min(most_units(option, ChainPosition::last, 0, bound), problem_.units - 1);
+  const std::int64_t most =
+      std::min(reach_of(option, ChainPosition::last, 0, bound, middle_reach_)(0), problem_.units - 1);
   const std::int64_t least = least_total(room);
   double* latencies = &latency_[static_cast<std::size_t>(row) * width_];
   Step* steps = &steps_[static_cast<std::size_t>(row) * width_];
   Row& reach = rows_[row];
   for (std::int64_t units = least; units <= most; ++units) {
-    const double latency = busy(option, ChainPosition::last, units).latency_s;
+    const double latency = busy(counts_, option, ChainPosition::last, 0, units).latency_s;
     if (reach.low <= units && units <= reach.high && latencies[units] <= latency) continue;
     latencies[units] = latency;
     steps[units] = {option_index, static_cast<std::int32_t>(units), -1};
@@ -170,8 +251,8 @@ void ChainSolver::start_chains(int option_index, double bound, Best& best) {
     evaluated_ += most - least + 1;
   }
 
-  if (!enough || most_units(option, ChainPosition::only, 0, bound) < problem_.units) return;
-  const double latency = busy(option, ChainPosition::only, problem_.units).latency_s;
+  if (!enough || reach_of(option, ChainPosition::only, 0, bound, first_reach_)(0) < problem_.units) return;
+  const double latency = busy(counts_, option, ChainPosition::only, 0, problem_.units).latency_s;
   if (latency < best.latency_s) best = {latency, {option_index, problem_.units}, -1, 0};
 }
 
@@ -193,20 +274,19 @@ void ChainSolver::trim(std::int64_t used) {
 }
 
 // Puts a stage in front of a row's chains: best over its units, as a minimum over a sliding window of
-// latency(row, j) - j * per_unit.
+// latency(row, j) less the sum over the line's last j units.
 void ChainSolver::add_middle(std::int32_t from, std::int32_t to, int option_index, const StageSeconds& hop,
-                             std::int64_t most, std::int64_t least, double cutoff_s) {
+                             const Reach& furthest, std::int64_t least, double cutoff_s) {
   const auto& option = problem_.options[option_index];
   const double* source = &latency_[static_cast<std::size_t>(from) * width_];
   double* target = &latency_[static_cast<std::size_t>(to) * width_];
   Step* steps = &steps_[static_cast<std::size_t>(to) * width_];
   const Row have = rows_[from];
   Row& reach = rows_[to];
-  const double slope = option.per_unit.latency_s;
   const double fixed = terms(option, ChainPosition::middle).fixed.latency_s + hop.latency_s;
 
   const std::int64_t first = std::max(have.low + 1, least);
-  const std::int64_t last = std::min(have.high + most, problem_.units - 1);  // the first stage still needs a unit
+  const std::int64_t last = std::min(furthest(have.high), problem_.units - 1);  // the first stage still needs a unit
   if (first > last) return;
   if (reach.low > reach.high) reach = {first, first - 1};
   for (std::int64_t j = last; j > reach.high; --j) target[j] = unbounded;
@@ -215,20 +295,21 @@ void ChainSolver::add_middle(std::int32_t from, std::int32_t to, int option_inde
 
   Candidate* const window = window_.data();
   std::size_t head = 0, tail = 0;
-  std::int64_t entering = std::max(have.low, first - most);
+  std::int64_t entering = have.low;
+  while (entering < have.high && furthest(entering) < first) ++entering;
   for (std::int64_t total = first; total <= last; ++total) {
     for (; entering <= std::min(total - 1, have.high); ++entering) {
       if (source[entering] == unbounded) continue;
-      const double key = source[entering] - static_cast<double>(entering) * slope;
+      const double key = source[entering] - latency_of_units(counts_, option, 0, entering);
       while (tail > head && window[tail - 1].key > key) --tail;
       window[tail++] = {key, entering};
     }
-    while (head < tail && window[head].units < total - most) ++head;
+    while (head < tail && furthest(window[head].units) < total) ++head;
     if (head == tail) continue;
     const std::int64_t rest = window[head].units;
-    const double latency = source[rest] + fixed + static_cast<double>(total - rest) * slope;
+    const double latency = source[rest] + fixed + latency_of_units(counts_, option, rest, total);
     if (latency >= target[total]) continue;
-    if (latency + static_cast<double>(problem_.units - total) * least_per_unit_s_ >= cutoff_s) continue;
+    if (latency + least_left_s_[static_cast<std::size_t>(total)] >= cutoff_s) continue;
     target[total] = latency;
     steps[total] = {option_index, static_cast<std::int32_t>(total - rest), from};
   }
@@ -236,15 +317,15 @@ void ChainSolver::add_middle(std::int32_t from, std::int32_t to, int option_inde
 }
 
 void ChainSolver::close_chain(std::int32_t from, int option_index, const StageSeconds& hop, double return_s,
-                              std::int64_t most, Best& best) {
+                              const Reach& furthest, Best& best) {
   const auto& option = problem_.options[option_index];
   const double* source = &latency_[static_cast<std::size_t>(from) * width_];
   const Row have = rows_[from];
-  const std::int64_t least = std::max<std::int64_t>(1, problem_.units - have.high);
-  for (std::int64_t units = least; units <= std::min(most, problem_.units - have.low); ++units) {
-    const double latency =
-        source[problem_.units - units] + busy(option, ChainPosition::first, units).latency_s + hop.latency_s + return_s;
-    if (latency < best.latency_s) best = {latency, {option_index, units}, from, problem_.units - units};
+  for (std::int64_t rest = std::min(have.high, problem_.units - 1); rest >= have.low; --rest) {
+    if (furthest(rest) < problem_.units) break;
+    const double latency = source[rest] + busy(counts_, option, ChainPosition::first, rest, problem_.units).latency_s +
+                           hop.latency_s + return_s;
+    if (latency < best.latency_s) best = {latency, {option_index, problem_.units - rest}, from, rest};
     ++evaluated_;
   }
 }
@@ -262,15 +343,15 @@ void ChainSolver::extend_chains(std::int64_t used, int option_index, double boun
   const std::int64_t least = least_total(room);
   for (int entry = 0; entry < static_cast<int>(entry_.of_group.size()); ++entry) {
     const StageSeconds& hop = problem_.hops[option.place][entry_.of_group[entry]];
-    const std::int64_t middle = most_units(option, ChainPosition::middle, hop.load_s, bound);
-    const std::int64_t first = enough ? most_units(option, ChainPosition::first, hop.load_s, bound) : 0;
+    const Reach middle = reach_of(option, ChainPosition::middle, hop.load_s, bound, middle_reach_);
+    const Reach first = enough ? reach_of(option, ChainPosition::first, hop.load_s, bound, first_reach_) : Reach{};
     for (int exit = 0; exit < static_cast<int>(exit_.of_group.size()); ++exit) {
       const auto from = row_index(used, entry, exit);
       if (rows_[from].low > rows_[from].high) continue;
-      if (middle > 0)
+      if (middle.of_rest != nullptr || middle.most > 0)
         add_middle(from, row_index(used + option_offset_[option_index], entry_.group[option.place], exit), option_index,
                    hop, middle, least, best.latency_s);
-      if (first > 0)
+      if (enough)
         close_chain(from, option_index, hop, problem_.return_latency_s[exit_.of_group[exit]][option.place], first,
                     best);
     }

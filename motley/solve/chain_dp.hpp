@@ -1,20 +1,21 @@
-// Cuts a line of equal units into a chain of stages over limited resources: exact, for two objectives.
+// Cuts a line of units into a chain of stages over limited resources: exact, for two objectives.
 //
 // There are K classes of interchangeable items, `counts[k]` of each. An option is a kind of stage: it takes items of
-// some classes, stands at a place, holds between one unit and its capacity, and costs time that is linear in its units.
-// A chain is a sequence of options whose units add up to `units`. Its two objectives:
+// some classes, stands at a place, holds at least one unit and as many as its capacity has room for, and costs time that
+// is the sum over its units. Units are of a few kinds, each with its time and its size on every option; a stage holds
+// some that follow one another in the line. A chain is a sequence of options that hold all units. Its two objectives:
 //
-//   latency = sum over stages of (fixed + per_unit * units) + sum over hops + return from the last place to the first
-//   load    = max over stages of (fixed + per_unit * units + the hop to the next stage)
+//   latency = sum over stages of (fixed + per_unit of each unit) + sum over hops + return from the last place to the first
+//   load    = max over stages of (fixed + per_unit of each unit + the hop to the next stage)
 //
 // where fixed seconds and capacity depend on whether the stage is the first, the last, both or neither. The sender pays
 // the hop, so chains are built from the last stage to the first: the place that receives is then known.
 //
 // Method. Both objectives together need the whole front; we walk it by the bound on the load. For a given bound every
 // stage has a largest number of units, and the least latency is a dynamic programme over (items used, place of the
-// first stage so far, place of the last stage, units placed) with one number per state. In it the latency is linear in
-// the units of the new stage, so the best number of units is a minimum over a sliding window: constant time per state
-// and option, whatever the capacity. The next point of the front is the least latency with a load strictly below the
+// first stage so far, place of the last stage, units placed) with one number per state. In it the latency of the new
+// stage is a difference of sums over the line's end, so the best number of units is a minimum over a sliding window:
+// constant time per state and option, whatever the capacity. The next point of the front is the least latency with a load strictly below the
 // last point's. Every step is exact, so the front is.
 //
 // A partial chain is dropped at once where the items that are left could not hold the units that are left, each at the
@@ -49,20 +50,22 @@ enum class ChainPosition { middle = 0, first = 1, last = 2, only = 3 };  // bits
 
 struct PositionTerms {
   StageSeconds fixed;
-  std::int64_t capacity = 0;  // most units; 0: cannot stand here
+  std::int64_t capacity = 0;  // for units by their sizes; 0: cannot stand here
 };
 
 struct ChainOption {
   int place = 0;           // index into the rows of `hops`
   std::vector<int> takes;  // items of every class
-  StageSeconds per_unit;
-  PositionTerms at[4];  // by ChainPosition
+  std::vector<StageSeconds> per_unit;        // by kind of unit
+  PositionTerms at[4];                       // by ChainPosition
+  std::vector<std::int64_t> unit_size = {};  // by kind of unit; empty: 1 each
 };
 
 struct ChainProblem {
   std::vector<int> counts;    // items of every class
   std::vector<int> must_use;  // at least this many items of every class; `counts` itself: all items
   std::int64_t units = 0;
+  std::vector<std::uint8_t> kind_of_unit = {};  // first to last; empty: all of kind 0
   std::vector<ChainOption> options;
   std::vector<std::vector<StageSeconds>> hops;  // from place, to place
   std::vector<std::vector<double>>
@@ -105,6 +108,8 @@ class ChainSolver {
     std::vector<int> group;     // of every place
     std::vector<int> of_group;  // one place of every group
   };
+  // Of the line's last units, so many: how many of each kind.
+  using EndCounts = std::vector<std::vector<std::int64_t>>;  // by kind, then by how many units
 
  private:
   // How a state is reached: its first stage, and the rest of the chain.
@@ -127,6 +132,16 @@ class ChainSolver {
     std::int64_t rest = 0;  // units in that row
   };
 
+  // How far a stage reaches that begins behind `rest` placed units: the most units that are then placed.
+  struct Reach {
+    std::int64_t most = 0;                       // units of a stage, where all are alike
+    const std::vector<std::int64_t>* of_rest = nullptr;  // else
+    std::int64_t operator()(std::int64_t rest) const {
+      return of_rest == nullptr ? rest + most : (*of_rest)[static_cast<std::size_t>(rest)];
+    }
+  };
+  Reach reach_of(const ChainOption& option, ChainPosition position, double hop_load_s, double bound,
+                 std::vector<std::int64_t>& of_rest) const;
   std::int64_t most_units(const ChainOption& option, ChainPosition position, double hop_load_s, double bound) const;
   std::vector<double> capacity_per_item(double bound) const;
   std::int64_t least_total(double room) const;
@@ -134,9 +149,9 @@ class ChainSolver {
   void start_chains(int option, double bound, Best& best);
   void extend_chains(std::int64_t used, int option, double bound, Best& best);
   void trim(std::int64_t used);
-  void add_middle(std::int32_t from, std::int32_t to, int option, const StageSeconds& hop, std::int64_t most,
+  void add_middle(std::int32_t from, std::int32_t to, int option, const StageSeconds& hop, const Reach& reach,
                   std::int64_t least, double cutoff_s);
-  void close_chain(std::int32_t from, int option, const StageSeconds& hop, double return_s, std::int64_t most,
+  void close_chain(std::int32_t from, int option, const StageSeconds& hop, double return_s, const Reach& reach,
                    Best& best);
   Chain trace(const Best& best) const;
 
@@ -145,13 +160,15 @@ class ChainSolver {
   std::vector<std::int64_t> option_offset_;  // what an option adds to that index
   std::int64_t used_states_ = 1;
   Places entry_, exit_;          // alike for every hop into them; for every return from them
-  double least_per_unit_s_ = 0;  // of any option
+  EndCounts counts_;
+  std::vector<double> least_left_s_;  // of the units before so many placed ones, each on any option
   std::size_t width_ = 0;        // states of a row: 0 to all units
   std::vector<double> latency_;  // of every row's states
   std::vector<Step> steps_;
   std::vector<Row> rows_;
   std::vector<double> per_item_;   // of every class, under the present bound
   std::vector<Candidate> window_;  // of the sliding minimum
+  std::vector<std::int64_t> middle_reach_, first_reach_;  // of the option at hand
   std::int64_t evaluated_ = 0;
 };
 

@@ -20,9 +20,14 @@ void each_chain(const ChainProblem& problem, const std::function<void(const std:
   const auto complete = [&] {
     for (std::size_t k = 0; k < used.size(); ++k)
       if (used[k] < problem.must_use[k]) return false;
+    std::size_t unit = 0;
     for (std::size_t i = 0; i < stages.size(); ++i) {
       const int position = (i == 0 ? 1 : 0) | (i + 1 == stages.size() ? 2 : 0);
-      if (stages[i].units > problem.options[stages[i].option].at[position].capacity) return false;
+      const ChainOption& option = problem.options[stages[i].option];
+      std::int64_t size = 0;
+      for (std::int64_t n = 0; n < stages[i].units; ++n, ++unit)
+        size += option.unit_size.empty() ? 1 : option.unit_size[problem.kind_of_unit.empty() ? 0 : problem.kind_of_unit[unit]];
+      if (size > option.at[position].capacity) return false;
     }
     return true;
   };
@@ -58,8 +63,9 @@ ParetoFront<std::vector<ChainStage>> enumerated_front(const ChainProblem& proble
 }
 
 enum class Items { may_idle, all };
+enum class Units { alike, unlike };
 
-ChainProblem random_problem(std::mt19937& random, Items items) {
+ChainProblem random_problem(std::mt19937& random, Items items, Units units = Units::alike) {
   const auto integer = [&](int low, int high) { return std::uniform_int_distribution<int>(low, high)(random); };
   const auto seconds = [&](double scale) { return scale * std::uniform_real_distribution<double>(0.1, 1)(random); };
   ChainProblem problem;
@@ -67,6 +73,9 @@ ChainProblem random_problem(std::mt19937& random, Items items) {
   for (int k = 0; k < classes; ++k) problem.counts.push_back(integer(1, classes == 3 ? 1 : classes == 2 ? 2 : 4));
   problem.must_use = items == Items::all ? problem.counts : std::vector<int>(problem.counts.size(), 0);
   problem.units = integer(2, 8);
+  if (units == Units::unlike)
+    for (std::int64_t unit = 0; unit < problem.units; ++unit)
+      problem.kind_of_unit.push_back(static_cast<std::uint8_t>(integer(0, 2)));
   const int places = classes + integer(0, 1);
   for (int k = 0; k < classes; ++k)
     for (int n = 1; n <= problem.counts[k]; ++n) {
@@ -75,8 +84,13 @@ ChainProblem random_problem(std::mt19937& random, Items items) {
       option.takes.assign(classes, 0);
       option.takes[k] = n;
       if (classes > 1 && integer(0, 5) == 0) option.takes[(k + 1) % classes] = 1;  // a group over two classes
-      option.per_unit = {seconds(1), seconds(1)};
+      option.per_unit = {{seconds(1), seconds(1)}};
       for (auto& at : option.at) at = {{seconds(0.5), seconds(0.5)}, integer(0, 5)};
+      if (units == Units::unlike) {
+        option.per_unit.insert(option.per_unit.end(), {{seconds(4), seconds(4)}, {seconds(0.3), seconds(0.3)}});
+        option.unit_size = {1, integer(1, 4), integer(1, 2)};
+        for (auto& at : option.at) at.capacity = integer(0, 12);
+      }
       problem.options.push_back(option);
     }
   const double hop_scale = integer(0, 1) == 0 ? 0.1 : 3;
@@ -125,10 +139,21 @@ TEST(ChainDp, FrontEqualsEnumerationWhereAllItemsAreUsed) {
   EXPECT_GE(feasible, 50);
 }
 
+TEST(ChainDp, FrontOfUnlikeUnitsEqualsEnumeration) {
+  std::mt19937 random(7);
+  int feasible = 0;
+  for (int i = 0; i < 300; ++i) {
+    const ChainProblem problem = random_problem(random, i % 2 == 0 ? Items::may_idle : Items::all, Units::unlike);
+    feasible += !enumerated_front(problem).points().empty();
+    expect_front_equals_enumeration(problem);
+  }
+  EXPECT_GE(feasible, 100);
+}
+
 TEST(ChainDp, LeastCycleEqualsEnumeration) {
   std::mt19937 random(3);
   for (int i = 0; i < 150; ++i) {
-    const ChainProblem problem = random_problem(random, Items::may_idle);
+    const ChainProblem problem = random_problem(random, Items::may_idle, i % 3 == 0 ? Units::unlike : Units::alike);
     for (const double in_flight : {1.0, 2.0, 3.0, 8.0}) {
       double expected = unbounded;
       each_chain(problem, [&](const std::vector<ChainStage>& stages) {
@@ -183,7 +208,7 @@ TEST(ChainDp, LeastLatencyOfOneSequenceIsTheGreedyFill) {
       option.takes.assign(stages, 0);
       option.takes[k] = 1;
       const double per_unit = std::uniform_real_distribution<double>(0.1, 1)(random);
-      option.per_unit = {per_unit, per_unit};
+      option.per_unit = {{per_unit, per_unit}};
       const int capacity = integer(1, 6);
       for (auto& at : option.at) at.capacity = capacity;
       problem.options.push_back(option);
@@ -192,7 +217,7 @@ TEST(ChainDp, LeastLatencyOfOneSequenceIsTheGreedyFill) {
     std::vector<int> order(stages);
     for (int k = 0; k < stages; ++k) order[k] = k;
     std::sort(order.begin(), order.end(), [&](int a, int b) {
-      return problem.options[a].per_unit.latency_s < problem.options[b].per_unit.latency_s;
+      return problem.options[a].per_unit.front().latency_s < problem.options[b].per_unit.front().latency_s;
     });
     std::int64_t left = problem.units - stages;
     for (const int k : order) {
@@ -205,7 +230,7 @@ TEST(ChainDp, LeastLatencyOfOneSequenceIsTheGreedyFill) {
     ASSERT_EQ(chain.has_value(), left == 0);
     if (!chain) continue;
     double expected = stages - 1;  // hops
-    for (int k = 0; k < stages; ++k) expected += problem.options[k].per_unit.latency_s * static_cast<double>(filled[k]);
+    for (int k = 0; k < stages; ++k) expected += problem.options[k].per_unit.front().latency_s * static_cast<double>(filled[k]);
     EXPECT_NEAR(chain->seconds.latency_s, expected, 1e-9 * expected);
     std::vector<ChainStage> stages_of_fill;
     double least = unbounded;

@@ -221,7 +221,7 @@ ChainProblem ShapeMaker::chain_problem(const Pair& pair, const ShapeSpec& spec, 
     const StagePrice block = form.block(group);
     ChainOption option{.place = static_cast<int>(p),
                        .takes = std::vector<int>(spec.size(), 0),
-                       .per_unit = {block.latency.sum(), block.load_s},
+                       .per_unit = {{block.latency.sum(), block.load_s}},
                        .at = {}};
     option.takes[p] = 1;
     for (int position = 0; position < 4; ++position) {

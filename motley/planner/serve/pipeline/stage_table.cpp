@@ -190,8 +190,8 @@ ChainProblem StageTable::problem(const ServeForm& form, const ServePoint& point,
   problem.units = arch_.layers;
   const std::int64_t kv_tokens = kv_tokens_of(point, in_flight);
   for (const auto& kind : kinds_) {
-    ChainOption option{.place = kind.place, .takes = kind.takes, .per_unit = {}, .at = {}};
-    if (!kind.tiers) option.per_unit = seconds(form.block(kind.group));
+    ChainOption option{.place = kind.place, .takes = kind.takes, .per_unit = {StageSeconds()}, .at = {}};
+    if (!kind.tiers) option.per_unit = {seconds(form.block(kind.group))};
     for (int position = 0; position < 4; ++position) {
       const StageEnds ends{(position & 1) != 0, (position & 2) != 0};
       if (kind.tiers) {
