@@ -9,6 +9,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <array>
 #include <atomic>
 #include <csignal>
@@ -80,11 +81,18 @@ TEST_F(DriverTest, RunsAllRoutesAndReportsItsStart) {
     EXPECT_EQ(phases.front(), "workers");
     EXPECT_THAT(phases, testing::IsSupersetOf({"weights", "memory"}));
     EXPECT_EQ(phases.back(), "warm-up");
-    std::vector<Answer> answers(20);
-    for (Answer& answer : answers) driver.generate(ask({1, 2, 3}, 10), answer.callback());
-    for (const Answer& answer : answers) {
-      EXPECT_EQ(answer.wait(), FinishReason::length);
-      EXPECT_EQ(answer.tokens(), expected_tokens({1, 2, 3}, 10));
+    const auto all_have_run = [&] {
+      return std::ranges::all_of(driver.status().workers,
+                                 [](const WorkerStatus& worker) { return worker.steps > 10 && worker.busy_s > 0.01; });
+    };
+    // A route that seems slow on a busy machine gets its share of requests later.
+    for (int round = 0; round == 0 || (round < 50 && !all_have_run()); ++round) {
+      std::vector<Answer> answers(20);
+      for (Answer& answer : answers) driver.generate(ask({1, 2, 3}, 10), answer.callback());
+      for (const Answer& answer : answers) {
+        EXPECT_EQ(answer.wait(), FinishReason::length);
+        EXPECT_EQ(answer.tokens(), expected_tokens({1, 2, 3}, 10));
+      }
     }
     for (const WorkerStatus& worker : driver.status().workers) {
       EXPECT_TRUE(worker.alive);
