@@ -37,7 +37,7 @@ EXTRA = {
                          "num_attention_heads": 16, "intermediate_size": 72, "vocab_size": 64},
     "mixtral-8x22b": {"model_type": "mixtral", "hidden_size": 6144, "num_hidden_layers": 56, "num_attention_heads": 48,
                       "num_key_value_heads": 8, "intermediate_size": 16384, "vocab_size": 32768},
-    "mixtral-defaults": {"model_type": "mixtral", "hidden_size": 48, "num_hidden_layers": 2,
+    "mixtral-defaults": {"model_type": "mixtral", "hidden_size": 64, "num_hidden_layers": 2,
                          "num_attention_heads": 16, "intermediate_size": 40, "vocab_size": 64},
     "qwen3-biased": {"model_type": "qwen3", "hidden_size": 40, "num_hidden_layers": 2, "num_attention_heads": 4,
                      "num_key_value_heads": 2, "intermediate_size": 99, "vocab_size": 103, "attention_bias": True,
