@@ -5,7 +5,6 @@
 
 #include "motley/base/error.hpp"
 #include "motley/plan/chain_plan.hpp"
-#include "motley/plan/chain_plan.hpp"
 #include "motley/plan/format.hpp"
 
 namespace motley {

@@ -11,9 +11,7 @@
 
 #include "motley/batching/router.hpp"
 #include "motley/plan/serve_plan.hpp"
-#include "motley/plan/serve_plan.hpp"
 #include "motley/serving/generator.hpp"
-#include "motley/serving/retained_cache.hpp"
 #include "motley/serving/requests.hpp"
 #include "motley/serving/retained_cache.hpp"
 #include "motley/workers/speed_monitor.hpp"

@@ -26,7 +26,9 @@ void each_chain(const ChainProblem& problem, const std::function<void(const std:
       const ChainOption& option = problem.options[stages[i].option];
       std::int64_t size = 0;
       for (std::int64_t n = 0; n < stages[i].units; ++n, ++unit)
-        size += option.unit_size.empty() ? 1 : option.unit_size[problem.kind_of_unit.empty() ? 0 : problem.kind_of_unit[unit]];
+        size += option.unit_size.empty()
+                    ? 1
+                    : option.unit_size[problem.kind_of_unit.empty() ? 0 : problem.kind_of_unit[unit]];
       if (size > option.at[position].capacity) return false;
     }
     return true;
@@ -230,7 +232,8 @@ TEST(ChainDp, LeastLatencyOfOneSequenceIsTheGreedyFill) {
     ASSERT_EQ(chain.has_value(), left == 0);
     if (!chain) continue;
     double expected = stages - 1;  // hops
-    for (int k = 0; k < stages; ++k) expected += problem.options[k].per_unit.front().latency_s * static_cast<double>(filled[k]);
+    for (int k = 0; k < stages; ++k)
+      expected += problem.options[k].per_unit.front().latency_s * static_cast<double>(filled[k]);
     EXPECT_NEAR(chain->seconds.latency_s, expected, 1e-9 * expected);
     std::vector<ChainStage> stages_of_fill;
     double least = unbounded;

@@ -45,11 +45,11 @@ void attention(const BlockCall& pass, const BlockWeights& block, std::int64_t la
   Tensor query = by_heads(buffers.query), key = by_heads(buffers.key);
   const Tensor value = by_heads(buffers.value);
   ops.rotate_heads(query, key,
-                 {.query_norm = block.q_norm,
-                  .key_norm = block.k_norm,
-                  .epsilon = arch.norm_epsilon,
-                  .positions = pass.positions,
-                  .frequencies = arch.position == PositionKind::rotary ? &pass.frequencies : nullptr});
+                   {.query_norm = block.q_norm,
+                    .key_norm = block.k_norm,
+                    .epsilon = arch.norm_epsilon,
+                    .positions = pass.positions,
+                    .frequencies = arch.position == PositionKind::rotary ? &pass.frequencies : nullptr});
   ops.attend(buffers.attention, query, key, value, cache, pass.sequences,
              {.window = arch.kind(layer).window, .scale = 1.0 / std::sqrt(static_cast<double>(arch.head_dim))});
   add_product(pass, block.attention_norm, buffers.projected, buffers.attention.flatten(1), block.o, hidden);

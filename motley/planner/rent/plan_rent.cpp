@@ -8,7 +8,6 @@
 
 #include "motley/base/clock.hpp"
 #include "motley/planner/rent/rent_fleet.hpp"
-#include "motley/planner/rent/rent_fleet.hpp"
 
 namespace motley {
 namespace {

@@ -7,7 +7,6 @@
 #include "motley/cost/form/form.hpp"
 #include "motley/plan/serve_plan.hpp"
 #include "motley/planner/serve/plan_serve.hpp"
-#include "motley/planner/serve/plan_serve.hpp"
 
 namespace motley {
 

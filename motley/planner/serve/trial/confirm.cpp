@@ -13,7 +13,6 @@
 #include "motley/planner/serve/grouping/groups.hpp"
 #include "motley/planner/serve/grouping/roles.hpp"
 #include "motley/planner/serve/grouping/write_plan.hpp"
-#include "motley/planner/serve/grouping/write_plan.hpp"
 #include "motley/sim/simulate.hpp"
 #include "motley/solve/milp.hpp"
 #include "motley/workload/arrivals.hpp"

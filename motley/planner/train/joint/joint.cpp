@@ -14,7 +14,6 @@
 #include "motley/planner/train/joint/polish.hpp"
 #include "motley/planner/train/joint/strategy_tables.hpp"
 #include "motley/planner/train/plan/make_train_plan.hpp"
-#include "motley/planner/train/plan/make_train_plan.hpp"
 
 namespace motley {
 namespace {

@@ -10,7 +10,6 @@
 
 #include "motley/cost/train/train_price.hpp"
 #include "motley/planner/train/joint/candidate.hpp"
-#include "motley/planner/train/joint/candidate.hpp"
 #include "motley/planner/train/joint/polish.hpp"
 
 namespace motley {
