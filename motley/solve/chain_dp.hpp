@@ -109,7 +109,7 @@ class ChainSolver {
     std::vector<int> group;     // of every place
     std::vector<int> of_group;  // one place of every group
   };
-  // Of the line's last units, so many: how many of each kind.
+  // How many units of each kind are among the last n of the line.
   using EndCounts = std::vector<std::vector<std::int64_t>>;  // by kind, then by how many units
 
  private:
@@ -162,14 +162,14 @@ class ChainSolver {
   std::int64_t used_states_ = 1;
   Places entry_, exit_;  // alike for every hop into them; for every return from them
   EndCounts counts_;
-  std::vector<double> least_left_s_;  // of the units before so many placed ones, each on any option
+  std::vector<double> least_left_s_;  // of the units before the n placed ones, each on any option
   std::size_t width_ = 0;             // states of a row: 0 to all units
   std::vector<double> latency_;       // of every row's states
   std::vector<Step> steps_;
   std::vector<Row> rows_;
   std::vector<double> per_item_;                          // of every class, under the present bound
   std::vector<Candidate> window_;                         // of the sliding minimum
-  std::vector<std::int64_t> middle_reach_, first_reach_;  // of the option at hand
+  std::vector<std::int64_t> middle_reach_, first_reach_;  // of the current option
   std::int64_t evaluated_ = 0;
 };
 

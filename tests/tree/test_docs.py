@@ -67,6 +67,7 @@ def test_sources_named_on_pages_are_there():
     files = [str(path.relative_to(ROOT)) for folder in ("motley", "tests", "bench", "cmake", "python", "examples") for path in (ROOT / folder).rglob("*")]
     named = {(name_of(page), name) for page in PAGES for name in re.findall(r"`([\w./-]+\.(?:hpp|cpp|h|py))`", FENCE.sub("", page.read_text()))}
     assert len(named) > 200
+    named.remove(("docs/adding-a-family.md", "families/sometimes.cpp"))  # the page has the file itself
     assert not [pair for pair in sorted(named) if not any(f"/{file}".endswith(f"/{pair[1]}") for file in files)]
 
 
