@@ -46,7 +46,7 @@ def tokens(count, seed):
     return torch.randint(3, VOCABULARY, (count,), generator=torch.Generator().manual_seed(seed)).tolist()
 
 
-def make(name, folder, **changes):
+def make(name, folder, deviation=0.14, **changes):
     """Saves the model into `folder` and returns it. The weights are large: tokens differ, and logits are far apart."""
     torch.manual_seed(sum(map(ord, name)))
     model_class, config = MODELS[name]()
@@ -62,7 +62,7 @@ def make(name, folder, **changes):
             elif parameter.dim() == 1 or "embed_tokens" in parameter_name or "lm_head" in parameter_name:
                 parameter.normal_(0, 0.1)
             else:
-                parameter.normal_(0, 0.14)
+                parameter.normal_(0, deviation)
     # Several files with an index for some, one file for the others.
     model.save_pretrained(folder, max_shard_size="300KB" if len(name) % 2 else "5GB")
     return model

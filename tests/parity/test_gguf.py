@@ -8,9 +8,11 @@ import os
 import subprocess
 import sys
 
+import gguf
 import numpy
 import pytest
 import torch
+from transformers import AutoModelForCausalLM, MixtralConfig, MixtralForCausalLM
 
 import engine
 import gguf_models
@@ -123,6 +125,55 @@ def test_with_int8_activations_it_says_what_llama_cpp_says(name, kind, model_fol
             tokens = torch.tensor(chunks[None, chunk, :TOLD + i].astype(int))
             with torch.no_grad():
                 assert model(tokens, use_cache=False).logits[0, -1].argmax() == expected["best"][chunk, i], (chunk, i)
+
+
+@pytest.fixture(scope="module")
+def mixture(tmp_path_factory):
+    """All of whose rows are whole blocks of 256, with every parameter changed."""
+    folder = tmp_path_factory.mktemp("mixture") / "model"
+    torch.manual_seed(3)
+    model = MixtralForCausalLM(MixtralConfig(
+        vocab_size=512, hidden_size=256, intermediate_size=256, num_hidden_layers=3, num_attention_heads=4, num_key_value_heads=2,
+        head_dim=64, num_local_experts=5, num_experts_per_tok=2, max_position_embeddings=512, bos_token_id=1, eos_token_id=2))
+    with torch.no_grad():
+        for name, parameter in model.named_parameters():
+            if "norm" in name:
+                parameter += 0.3 * torch.randn_like(parameter)
+            else:
+                parameter.normal_(0, 0.15 if name.endswith("mlp.gate.weight") else 0.06)
+    model.save_pretrained(folder)
+    return folder
+
+
+def test_the_experts_of_a_layer_are_one_tensor_of_a_file(mixture, tmp_path):
+    file = quantise(mixture, "fp32", tmp_path / "model.gguf")
+    reader = gguf.GGUFReader(file)
+    assert {key: reader.fields[f"llama.{key}"].contents() for key in ("expert_count", "expert_used_count", "feed_forward_length")} == {
+        "expert_count": 5, "expert_used_count": 2, "feed_forward_length": 256}
+    shapes = {tensor.name: tensor.shape.tolist() for tensor in reader.tensors}
+    for part in ("ffn_gate_exps", "ffn_up_exps", "ffn_down_exps"):
+        assert shapes[f"blk.2.{part}.weight"] == [256, 256, 5]
+    kept = AutoModelForCausalLM.from_pretrained(mixture, dtype=torch.float32)
+    for (name, expected), found in zip(kept.named_parameters(), gguf_models.dequantised(mixture, file).parameters()):
+        assert torch.equal(expected, found), name
+
+
+@pytest.mark.parametrize("kind", ["q8_0", "q4_k"])
+def test_quantised_experts_are_those_of_transformers(kind, mixture, tmp_path, monkeypatch):
+    file = quantise(mixture, kind, tmp_path / "model.gguf")
+    types = gguf_models.types_by_tensor(file)
+    assert {types[f"blk.0.{part}.weight"] for part in ("ffn_gate_exps", "ffn_up_exps", "ffn_down_exps", "attn_q")} == {kind.upper()}
+    assert types["blk.0.ffn_gate_inp.weight"] == "F32"  # a rounded router would take other experts
+    model = gguf_models.dequantised(mixture, file)
+    prompts = [torch.randint(3, 512, (length,), generator=torch.Generator().manual_seed(5)).tolist() for length in PROMPT_LENGTHS]
+    monkeypatch.setenv("MOTLEY_ACTIVATIONS", "fp32")
+    runs = engine.run(dict(model=str(file), weight_type="file", requests=[dict(prompt=p, generate=GENERATE) for p in prompts],
+                           layouts=[engine.chain(1, cuts=[0, 3]), engine.chain(2, 1, cuts=[0, 1, 3], shares=[[0.6, 0.4], None])],
+                           scripts=[dict(name="batched", together=True)]), tmp_path)
+    for run, logits in runs:
+        expected = engine.logits_along(model, prompts[run["request"]], run["tokens"])
+        assert abs(logits - expected).max() <= FP32_TOLERANCE * expected.std(), f"{run['layout']}, request {run['request']}"
+        assert expected.argmax(axis=1).tolist() == run["tokens"]
 
 
 def test_rows_that_do_not_fit_get_the_types_of_llama_quantize(tmp_path):
