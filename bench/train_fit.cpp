@@ -12,8 +12,8 @@
 #include <sstream>
 
 #include "motley/base/error.hpp"
-#include "motley/cost/train/measured_runs.hpp"
-#include "motley/cost/train/published_runs.hpp"
+#include "bench/training/measured_runs.hpp"
+#include "bench/training/published_runs.hpp"
 #include "motley/cost/train/train_price.hpp"
 
 namespace {

@@ -10,7 +10,7 @@
 #include <cmath>
 #include <set>
 
-#include "motley/cost/train/measured_runs.hpp"
+#include "bench/training/measured_runs.hpp"
 #include "motley/cost/train/train_cost.hpp"
 
 namespace {

@@ -12,7 +12,6 @@
 #include <utility>
 
 #include "motley/base/error.hpp"
-#include "motley/base/files.hpp"
 #include "motley/base/parallel.hpp"
 #include "motley/checkpoint/digest.hpp"
 

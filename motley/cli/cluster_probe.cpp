@@ -12,7 +12,6 @@
 #include "motley/cluster/write_cluster.hpp"
 #include "motley/cost/form/term.hpp"
 #include "motley/hub/named_model.hpp"
-#include "motley/plan/served.hpp"
 #include "motley/plan/train_plan.hpp"
 #include "motley/probe/fit/probe_schedule.hpp"
 #include "motley/probe/probe.hpp"

@@ -7,11 +7,9 @@
 #include <thread>
 
 #include "motley/base/clock.hpp"
-#include "motley/base/printable.hpp"
 #include "motley/base/units.hpp"
 #include "motley/cli/api_options.hpp"
 #include "motley/cli/command.hpp"
-#include "motley/plan/served.hpp"
 #include "motley/report/status_report.hpp"
 #include "motley/server/client.hpp"
 

@@ -5,7 +5,6 @@
 #include <unistd.h>
 
 #include <filesystem>
-#include <optional>
 #include <thread>
 
 #include "motley/base/nvidia.hpp"

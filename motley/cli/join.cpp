@@ -2,14 +2,11 @@
 #include <unistd.h>
 
 #include <csignal>
-#include <cstdio>
 #include <cstdlib>
 
 #include "motley/agent/agent.hpp"
-#include "motley/agent/machine.hpp"
 #include "motley/base/error.hpp"
 #include "motley/base/paths.hpp"
-#include "motley/base/units.hpp"
 #include "motley/base/worker_program.hpp"
 #include "motley/checkpoint/checkpoint.hpp"
 #include "motley/cli/command.hpp"

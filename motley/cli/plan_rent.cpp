@@ -11,7 +11,6 @@
 #include "motley/hub/named_model.hpp"
 #include "motley/model/warnings.hpp"
 #include "motley/planner/rent/plan_rent.hpp"
-#include "motley/report/plan_report.hpp"
 #include "motley/report/rent_report.hpp"
 #include "motley/workload/workload_warnings.hpp"
 

@@ -2,7 +2,6 @@
 
 #include <fmt/format.h>
 
-#include <cstdio>
 
 #include "motley/cli/explain.hpp"
 #include "motley/cli/planning_options.hpp"
@@ -10,7 +9,6 @@
 #include "motley/planner/train/plan_chain.hpp"
 #include "motley/report/chain_report.hpp"
 #include "motley/report/cost_report.hpp"
-#include "motley/report/plan_report.hpp"
 
 namespace motley::cli {
 namespace {

@@ -13,7 +13,6 @@
 #include "motley/planner/train/joint/joint.hpp"
 #include "motley/planner/train/plan_train.hpp"
 #include "motley/report/cost_report.hpp"
-#include "motley/report/plan_report.hpp"
 #include "motley/report/train_report.hpp"
 
 namespace motley::cli {

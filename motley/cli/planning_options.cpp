@@ -3,7 +3,6 @@
 #include <fmt/format.h>
 
 #include <charconv>
-#include <cmath>
 
 #include "motley/base/printable.hpp"
 #include "motley/base/units.hpp"

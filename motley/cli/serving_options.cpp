@@ -16,8 +16,6 @@
 #include "motley/plan/same_model.hpp"
 #include "motley/plan/served.hpp"
 #include "motley/planner/serve/plan_again.hpp"
-#include "motley/planner/serve/replan.hpp"
-#include "motley/report/plan_report.hpp"
 
 namespace motley::cli {
 namespace {

@@ -5,7 +5,6 @@
 #include <cmath>
 #include <filesystem>
 #include <functional>
-#include <numeric>
 #include <optional>
 #include <set>
 
@@ -21,7 +20,6 @@
 #include "motley/hub/named_model.hpp"
 #include "motley/model/warnings.hpp"
 #include "motley/plan/same_model.hpp"
-#include "motley/report/train_report.hpp"
 #include "motley/trainer/layout/worker_layout.hpp"
 #include "motley/trainer/train_run.hpp"
 #include "motley/workers/local_fleet.hpp"

@@ -1,4 +1,4 @@
-// The agent of a machine: against a real deployment, with workers that only count (fake_worker_main.cpp), and against a
+// The agent of a machine: against a real deployment, with workers that only count (tests/programs/fake_worker.cpp), and against a
 // driver that a test writes message by message, with workers that are scripts.
 #include "motley/agent/agent.hpp"
 

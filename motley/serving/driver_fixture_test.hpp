@@ -1,4 +1,4 @@
-// For the tests of this module: drivers with workers that only count (fake_worker_main.cpp) and with real ones, and
+// For the tests of this module: drivers with workers that only count (tests/programs/fake_worker.cpp) and with real ones, and
 // what waits for their answers.
 #pragma once
 

@@ -1,4 +1,4 @@
-// The driver with workers that only count (fake_worker_main.cpp): scheduling, cancelling, and above all dying.
+// The driver with workers that only count (tests/programs/fake_worker.cpp): scheduling, cancelling, and above all dying.
 #include "motley/serving/driver.hpp"
 
 #include <fcntl.h>

@@ -1,7 +1,6 @@
 #include "motley/sim/network.hpp"
 
 #include <algorithm>
-#include <cmath>
 #include <set>
 #include <utility>
 

@@ -8,7 +8,6 @@
 #include <utility>
 
 #include "motley/base/error.hpp"
-#include "motley/base/units.hpp"
 #include "motley/sim/summary.hpp"
 
 namespace motley::sim {

@@ -1,5 +1,5 @@
 // Real processes of a group that are killed, started, stopped and continued, their coordinator among them; every
-// committed result is checked (churn_member_main.cpp).
+// committed result is checked (tests/programs/churn_member.cpp).
 #pragma once
 
 #include <fcntl.h>

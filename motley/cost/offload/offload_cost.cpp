@@ -5,7 +5,6 @@
 #include <algorithm>
 #include <cmath>
 
-#include "motley/base/units.hpp"
 
 namespace motley {
 namespace {

@@ -7,7 +7,6 @@
 #include <limits>
 #include <numeric>
 
-#include "motley/base/units.hpp"
 #include "motley/cost/form/form.hpp"
 
 namespace motley {

@@ -1,7 +1,6 @@
 #include "motley/cost/published/galvatron.hpp"
 
 #include <algorithm>
-#include <cmath>
 #include <numeric>
 
 #include "motley/base/error.hpp"

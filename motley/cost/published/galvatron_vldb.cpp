@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <array>
-#include <cmath>
 
 #include "motley/base/error.hpp"
 #include "motley/cost/published/galvatron.hpp"

@@ -5,7 +5,6 @@
 // the driver, where a step was alone in the pipeline. The cost model's price is the prior; it fades with every step.
 #pragma once
 
-#include <array>
 #include <cstddef>
 #include <cstdint>
 #include <map>

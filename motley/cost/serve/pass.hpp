@@ -10,7 +10,6 @@
 #include <cstdint>
 #include <string>
 #include <utility>
-#include <vector>
 
 #include "motley/cost/serve/step.hpp"
 #include "motley/plan/serve_plan.hpp"

@@ -14,7 +14,6 @@
 
 #include <cstdint>
 #include <optional>
-#include <string>
 
 #include "motley/cluster/profile.hpp"
 #include "motley/cost/form/form.hpp"

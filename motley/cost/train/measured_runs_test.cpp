@@ -1,4 +1,4 @@
-#include "motley/cost/train/measured_runs.hpp"
+#include "bench/training/measured_runs.hpp"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

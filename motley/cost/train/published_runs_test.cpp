@@ -1,4 +1,4 @@
-#include "motley/cost/train/published_runs.hpp"
+#include "bench/training/published_runs.hpp"
 
 #include <gtest/gtest.h>
 

@@ -5,7 +5,6 @@
 #include <algorithm>
 #include <limits>
 #include <map>
-#include <set>
 
 #include "motley/base/units.hpp"
 #include "motley/plan/gradient_sync.hpp"

@@ -7,7 +7,6 @@
 #include <cstring>
 
 #include "motley/base/error.hpp"
-#include "motley/engine/cuda/cuda_library.hpp"
 
 namespace motley {
 namespace {

@@ -3,7 +3,6 @@
 #pragma once
 
 #include <map>
-#include <string>
 
 #include "motley/engine/cuda/kernels.hpp"
 #include "motley/engine/ops/ops.hpp"

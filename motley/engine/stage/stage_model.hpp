@@ -5,13 +5,11 @@
 
 #include <filesystem>
 #include <functional>
-#include <map>
 #include <memory>
 #include <optional>
 #include <set>
 #include <span>
 #include <stop_token>
-#include <string>
 #include <vector>
 
 #include "motley/engine/device/compute_device.hpp"

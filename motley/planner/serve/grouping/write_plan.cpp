@@ -9,7 +9,6 @@
 #include <set>
 #include <utility>
 
-#include "motley/base/units.hpp"
 #include "motley/cluster/host_reserve.hpp"
 #include "motley/cost/serve/serve_cost.hpp"
 #include "motley/planner/serve/pipeline/offloading.hpp"

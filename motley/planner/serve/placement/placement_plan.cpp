@@ -12,7 +12,6 @@
 
 #include "motley/planner/serve/grouping/bound.hpp"
 #include "motley/planner/serve/grouping/write_plan.hpp"
-#include "motley/planner/serve/pipeline/classes.hpp"
 
 namespace motley {
 namespace {

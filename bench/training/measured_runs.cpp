@@ -1,4 +1,4 @@
-#include "motley/cost/train/measured_runs.hpp"
+#include "bench/training/measured_runs.hpp"
 
 #include <fmt/format.h>
 
