@@ -7,7 +7,7 @@ from transformers import AutoConfig, AutoModelForCausalLM
 TYPES = ["q8_0", "q4_0", "q4_1", "q5_0", "q5_1", "q4_k", "q5_k", "q6_k"]
 # Changes to the shape of 135 M parameters: rows of 576, of 1536, and of no whole number of blocks.
 ROWS_OF_MANY_LENGTHS = dict(num_hidden_layers=2, vocab_size=256, head_dim=36)
-ARCHITECTURES = {"llama": gguf.MODEL_ARCH.LLAMA, "qwen3": gguf.MODEL_ARCH.QWEN3}
+ARCHITECTURES = {"llama": gguf.MODEL_ARCH.LLAMA, "mixtral": gguf.MODEL_ARCH.LLAMA, "qwen3": gguf.MODEL_ARCH.QWEN3}
 
 
 def types_by_tensor(file):
@@ -25,11 +25,19 @@ def dequantised(folder, file):
     model = AutoModelForCausalLM.from_config(config, dtype=torch.float32).eval()
     names = gguf.get_tensor_name_map(ARCHITECTURES[config.model_type], config.num_hidden_layers)
     stored = {tensor.name: tensor for tensor in gguf.GGUFReader(file).tensors}
+
+    def take(name):
+        tensor = stored.pop(name)
+        return torch.tensor(gguf.dequantize(tensor.data, tensor.tensor_type))
+
     with torch.no_grad():
         for name, parameter in model.named_parameters():
-            tensor = stored.pop(names.get_name(name, try_suffixes=(".weight",)))
-            values = torch.tensor(gguf.dequantize(tensor.data, tensor.tensor_type))
-            if config.model_type == "llama" and (".q_proj." in name or ".k_proj." in name):
+            if name.endswith("gate_up_proj"):  # of all experts, as `transformers` holds them
+                layer = name.split(".")[2]
+                values = torch.cat([take(f"blk.{layer}.ffn_{part}_exps.weight") for part in ("gate", "up")], dim=1)
+            else:
+                values = take(names.get_name(name.removesuffix(".weight")) + ".weight")
+            if config.model_type in ("llama", "mixtral") and (".q_proj." in name or ".k_proj." in name):
                 values = halves(values, config.num_attention_heads if ".q_proj." in name else config.num_key_value_heads)
             parameter.copy_(values)
     assert not stored, f"tensors that the model lacks: {list(stored)}"
