@@ -45,7 +45,11 @@ struct SumBackwards : torch::autograd::Function<SumBackwards> {
 }  // namespace
 
 void TrainRanks::sum(Tensor& terms) {
-  if (group_ != nullptr) terms = SumForwards::apply(terms, this);
+  if (group_ == nullptr) return;
+  if (terms.requires_grad())
+    terms = SumForwards::apply(terms, this);
+  else
+    sum_values(terms);
 }
 
 void TrainRanks::copy_to_ranks(Tensor& input) {
