@@ -45,11 +45,11 @@ void attention(const BlockCall& pass, const BlockWeights& block, std::int64_t la
   Tensor query = by_heads(buffers.query), key = by_heads(buffers.key);
   const Tensor value = by_heads(buffers.value);
   ops.rotate_heads(query, key,
-                 {.query_norm = block.q_norm,
-                  .key_norm = block.k_norm,
-                  .epsilon = arch.norm_epsilon,
-                  .positions = pass.positions,
-                  .frequencies = arch.position == PositionKind::rotary ? &pass.frequencies : nullptr});
+                   {.query_norm = block.q_norm,
+                    .key_norm = block.k_norm,
+                    .epsilon = arch.norm_epsilon,
+                    .positions = pass.positions,
+                    .frequencies = arch.position == PositionKind::rotary ? &pass.frequencies : nullptr});
   ops.attend(buffers.attention, query, key, value, cache, pass.sequences,
              {.window = arch.kind(layer).window, .scale = 1.0 / std::sqrt(static_cast<double>(arch.head_dim))});
   add_product(pass, block.attention_norm, buffers.projected, buffers.attention.flatten(1), block.o, hidden);
@@ -70,12 +70,14 @@ void feed_forward(const BlockCall& pass, const BlockWeights& block, BlockBuffers
   add_product(pass, block.ffn_norm, buffers.projected, arch.gated ? buffers.gate : buffers.up, block.down, hidden);
 }
 
-// The experts that a token takes, over this rank's columns of each. Every rank routes for itself, from the same bits.
+// The experts that a token takes, over this rank's columns of each. If two ranks chose unlike ones, parts of an expert
+// would be missing.
 void feed_experts(const BlockCall& pass, const BlockWeights& block, const Experts& experts, BlockBuffers& buffers,
                   Tensor& hidden) {
   const Ops& ops = pass.ops;
   Tensor input = input_of(pass, block.ffn_norm, buffers.normed, hidden);
   ops.linear(buffers.routed, input, block.router, {});
+  pass.ranks.take_from_first(buffers.routed);
   ops.route(buffers.chosen, buffers.shares, buffers.routed, experts.active);
   pass.ranks.copy_to_ranks(buffers.shares);
   pass.ranks.copy_to_ranks(input);

@@ -56,6 +56,13 @@ void TrainRanks::copy_to_ranks(Tensor& input) {
   if (group_ != nullptr && input.requires_grad()) input = SumBackwards::apply(input, this);
 }
 
+void TrainRanks::take_from_first(Tensor& values) {
+  if (group_ == nullptr) return;
+  Tensor same = values.detach();
+  if (group_->rank() != 0) same.zero_();
+  sum_values(same);
+}
+
 void TrainRanks::sum_values(Tensor& terms) {
   if (group_ == nullptr || terms.numel() == 0) return;
   MOTLEY_CHECK(terms.is_contiguous());
