@@ -6,7 +6,7 @@
 //   decode_bench kernels          the names of the sets that this processor runs
 //   decode_bench bandwidth THREADS  bytes/s of reading and of copying large arrays
 //
-// TYPE: of the weights. KV: of keys and values (default: the type computed in, and bf16 with quantised weights).
+// TYPE: of the weights; `file`: as the model has them. KV: of keys and values (default: the type computed in, and bf16 with quantised weights).
 // Prints JSON.
 #include <ATen/ATen.h>
 #include <ATen/Parallel.h>
@@ -139,7 +139,7 @@ class QuantisedBlocks final : public BlockStore {
 };
 
 StageWeights weights_of(const StageSpec& spec, const std::string& folder, DType type) {
-  if (dtype_row(type).computed_in == type) return load_weights(spec, folder, cpu_device());
+  if (dtype_row(type).computed_in == type || type == DType::file) return load_weights(spec, folder, cpu_device());
   WeightLoader loader(spec, folder, cpu_device());
   StageWeights weights{std::make_unique<QuantisedBlocks>(loader, spec.layers, type), loader.ends()};
   const bool tied = weights.ends.head.values.is_same(weights.ends.embedding.values);
@@ -230,7 +230,7 @@ void measure_decode(const std::string& folder, DType type, const std::vector<Loa
   StageSpec spec{.arch = read_model(folder).arch,
                  .embedding = true,
                  .head = true,
-                 .weight_type = device.has_own_memory() ? type : dtype_row(type).computed_in,
+                 .weight_type = device.has_own_memory() || type == DType::file ? type : dtype_row(type).computed_in,
                  .kv_type = kv_type};
   spec.layers = {0, spec.arch.layers};
   for (const Load& load : loads) {

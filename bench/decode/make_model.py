@@ -1,10 +1,10 @@
 """Random weights of a published shape as a model folder, in bf16; `motley model quantize` makes GGUF files of it. Run with the reference
 environment:
 
-    make_model.py FOLDER [--shape 1b|135m|qwen3-0.6b|small256] [--tokenizer]
+    make_model.py FOLDER [--shape 1b|135m|qwen3-0.6b|mixtral4|small256|experts256] [--tokenizer]
 
-1b is Llama-3.2-1B with a smaller vocabulary, 135m is SmolLM2-135M. small256 is as small as a model with rows of 256 can be, whose
-vocabulary is that of the tales model. Embeddings deviate by 0.02, as those of new models do; other matrices are scaled so that values
+1b is Llama-3.2-1B with a smaller vocabulary, 135m is SmolLM2-135M, mixtral4 is Mixtral-8x7B cut to 4 layers (11 GB). small256 and
+experts256 are as small as models with rows of 256 can be, whose vocabulary is that of the tales model. Embeddings deviate by 0.02, as those of new models do; other matrices are scaled so that values
 neither grow nor vanish on their way through the layers: logits depend on every matrix and every token before. The tokenizer is that of
 the tales model with pairs of its tokens added, as many as the vocabulary has room for.
 """
@@ -19,11 +19,15 @@ import numpy
 import torch
 from safetensors.torch import save_file
 
+FILE_BYTES = 3 << 30  # of larger models each of several files
 TALES = Path(__file__).resolve().parents[2] / "data/models/tales"
 LLAMA = dict(architectures=["LlamaForCausalLM"], model_type="llama", rms_norm_eps=1e-5, max_position_embeddings=4096, bos_token_id=1,
              eos_token_id=2, attention_bias=False, mlp_bias=False)
 QWEN3 = dict(architectures=["Qwen3ForCausalLM"], model_type="qwen3", rms_norm_eps=1e-6, max_position_embeddings=4096, rope_theta=1e6,
              bos_token_id=0, eos_token_id=1, attention_bias=False)
+
+MIXTRAL = dict(architectures=["MixtralForCausalLM"], model_type="mixtral", rms_norm_eps=1e-5, max_position_embeddings=4096, rope_theta=1e6,
+               bos_token_id=1, eos_token_id=2, num_experts_per_tok=2)
 
 
 def sizes(layers, hidden, heads, kv_heads, head_dim, ffn, vocabulary):
@@ -35,6 +39,8 @@ SHAPES = {
     "1b": LLAMA | sizes(16, 2048, 32, 8, 64, 8192, 32000) | dict(rope_theta=5e5),
     "135m": LLAMA | sizes(30, 576, 9, 3, 64, 1536, 49152) | dict(rope_theta=1e5),
     "qwen3-0.6b": QWEN3 | sizes(28, 1024, 16, 8, 128, 3072, 151936),
+    "mixtral4": MIXTRAL | sizes(4, 4096, 32, 8, 128, 14336, 32000) | dict(num_local_experts=8),
+    "experts256": MIXTRAL | sizes(3, 256, 4, 2, 64, 512, 2048) | dict(num_local_experts=5),
     "small256": QWEN3 | sizes(4, 256, 4, 2, 64, 768, 2048),
 }
 
@@ -43,8 +49,14 @@ def block_shapes(config):
     hidden, ffn, head = config["hidden_size"], config["intermediate_size"], config["head_dim"]
     queries, keys = config["num_attention_heads"] * head, config["num_key_value_heads"] * head
     shapes = {"input_layernorm": (hidden,), "self_attn.q_proj": (queries, hidden), "self_attn.k_proj": (keys, hidden),
-              "self_attn.v_proj": (keys, hidden), "self_attn.o_proj": (hidden, queries), "post_attention_layernorm": (hidden,),
-              "mlp.gate_proj": (ffn, hidden), "mlp.up_proj": (ffn, hidden), "mlp.down_proj": (hidden, ffn)}
+              "self_attn.v_proj": (keys, hidden), "self_attn.o_proj": (hidden, queries), "post_attention_layernorm": (hidden,)}
+    if config["model_type"] == "mixtral":
+        shapes["block_sparse_moe.gate"] = (config["num_local_experts"], hidden)
+        for expert in range(config["num_local_experts"]):
+            shapes |= {f"block_sparse_moe.experts.{expert}.{name}": shape
+                       for name, shape in {"w1": (ffn, hidden), "w3": (ffn, hidden), "w2": (hidden, ffn)}.items()}
+    else:
+        shapes |= {"mlp.gate_proj": (ffn, hidden), "mlp.up_proj": (ffn, hidden), "mlp.down_proj": (hidden, ffn)}
     if config["model_type"] == "qwen3":
         shapes |= {"self_attn.q_norm": (head,), "self_attn.k_norm": (head,)}
     return shapes
@@ -57,7 +69,14 @@ def make(shape, folder, **changes):
     for layer in range(config["num_hidden_layers"]):
         shapes |= {f"model.layers.{layer}.{name}.weight": shape for name, shape in block_shapes(config).items()}
     random = numpy.random.default_rng(1)
-    tensors = {}
+    folder.mkdir(parents=True, exist_ok=True)
+    tensors, places = {}, {}
+
+    def write(file):
+        save_file(tensors, folder / file, {"format": "pt"})
+        places.update(dict.fromkeys(tensors, file))
+        tensors.clear()
+
     for name, shape in shapes.items():
         if len(shape) == 1:
             values = random.uniform(0.5, 1.5, shape).astype(numpy.float32)
@@ -65,8 +84,13 @@ def make(shape, folder, **changes):
             deviation = 0.02 if name == "model.embed_tokens.weight" else shape[1] ** -0.5
             values = random.standard_normal(shape, numpy.float32) * numpy.float32(deviation)
         tensors[name] = torch.from_numpy(values).to(torch.bfloat16)
-    folder.mkdir(parents=True, exist_ok=True)
-    save_file(tensors, folder / "model.safetensors", {"format": "pt"})
+        if sum(tensor.nbytes for tensor in tensors.values()) > FILE_BYTES:
+            write(f"model-{name}.safetensors")
+    if places:
+        write("model-rest.safetensors")
+        (folder / "model.safetensors.index.json").write_text(json.dumps({"weight_map": places}))
+    else:
+        write("model.safetensors")
     (folder / "config.json").write_text(json.dumps(config, indent=2))
 
 

@@ -8,9 +8,6 @@ TYPES = ["q8_0", "q4_0", "q4_1", "q5_0", "q5_1", "q4_k", "q5_k", "q6_k"]
 # Changes to the shape of 135 M parameters: rows of 576, of 1536, and of no whole number of blocks.
 ROWS_OF_MANY_LENGTHS = dict(num_hidden_layers=2, vocab_size=256, head_dim=36)
 ARCHITECTURES = {"llama": gguf.MODEL_ARCH.LLAMA, "mixtral": gguf.MODEL_ARCH.LLAMA, "qwen3": gguf.MODEL_ARCH.QWEN3}
-# Parameters that `transformers` has for all experts of a layer, by the tensors whose rows they hold one after the other.
-EXPERTS = {"mlp.gate.weight": ["ffn_gate_inp"], "mlp.experts.gate_up_proj": ["ffn_gate_exps", "ffn_up_exps"],
-           "mlp.experts.down_proj": ["ffn_down_exps"]}
 
 
 def types_by_tensor(file):
@@ -29,14 +26,17 @@ def dequantised(folder, file):
     names = gguf.get_tensor_name_map(ARCHITECTURES[config.model_type], config.num_hidden_layers)
     stored = {tensor.name: tensor for tensor in gguf.GGUFReader(file).tensors}
 
-    def stored_as(name):
-        layer, _, role = name.removeprefix("model.layers.").partition(".")
-        return [f"blk.{layer}.{part}.weight" for part in EXPERTS[role]] if role in EXPERTS else [names.get_name(name, (".weight",))]
+    def take(name):
+        tensor = stored.pop(name)
+        return torch.tensor(gguf.dequantize(tensor.data, tensor.tensor_type))
 
     with torch.no_grad():
         for name, parameter in model.named_parameters():
-            tensors = [stored.pop(part) for part in stored_as(name)]
-            values = torch.cat([torch.tensor(gguf.dequantize(tensor.data, tensor.tensor_type)) for tensor in tensors], -2 if len(tensors) > 1 else 0)
+            if name.endswith("gate_up_proj"):  # of all experts, as `transformers` holds them
+                layer = name.split(".")[2]
+                values = torch.cat([take(f"blk.{layer}.ffn_{part}_exps.weight") for part in ("gate", "up")], dim=1)
+            else:
+                values = take(names.get_name(name.removesuffix(".weight")) + ".weight")
             if config.model_type in ("llama", "mixtral") and (".q_proj." in name or ".k_proj." in name):
                 values = halves(values, config.num_attention_heads if ".q_proj." in name else config.num_key_value_heads)
             parameter.copy_(values)

@@ -1,7 +1,7 @@
 """Quantised weights from GGUF files: against `transformers` on the same values where activations are in fp32, and against what llama.cpp
 made of the same files where they are in int8 (tests/reference/llama_cpp_goldens.py). The files are of the tales model (llama, some of
-whose rows are not whole blocks of 256) and of random weights (qwen3, all of whose rows are). MOTLEY_PARITY_SHAPES names more shapes of
-bench/decode/make_model.py for the former."""
+whose rows are not whole blocks of 256) and of random weights (qwen3 and mixtral, all of whose rows are). MOTLEY_PARITY_SHAPES names more
+shapes of bench/decode/make_model.py for the former."""
 
 import json
 import os
@@ -22,6 +22,7 @@ import make_model  # noqa: E402
 
 MODELS = ["tales", "small256"]
 SHAPES = MODELS + os.environ.get("MOTLEY_PARITY_SHAPES", "").split()
+CASES = [(name, kind) for name in SHAPES for kind in gguf_models.TYPES] + [("experts256", kind) for kind in ("f32", "q5_0", "q4_k")]
 PROMPT_LENGTHS = [1, 9, 40]
 GENERATE = 8
 FP32_TOLERANCE = 1e-4
@@ -59,8 +60,7 @@ def layers_of(folder):
     return json.loads((folder / "config.json").read_text())["num_hidden_layers"]
 
 
-@pytest.mark.parametrize("kind", gguf_models.TYPES)
-@pytest.mark.parametrize("name", SHAPES)
+@pytest.mark.parametrize(("name", "kind"), CASES)
 def test_with_fp32_activations_logits_are_those_of_transformers(name, kind, model_folder, tmp_path, monkeypatch):
     folder = model_folder(name)
     file = quantise(folder, kind, tmp_path / "model.gguf")
@@ -69,7 +69,8 @@ def test_with_fp32_activations_logits_are_those_of_transformers(name, kind, mode
     prompts = [torch.randint(3, 2000, (length,), generator=generator).tolist() for length in PROMPT_LENGTHS]
     layers = layers_of(folder)
     monkeypatch.setenv("MOTLEY_ACTIVATIONS", "fp32")
-    runs = engine.run(dict(model=str(file), weight_type="file", requests=[dict(prompt=p, generate=GENERATE) for p in prompts],
+    runs = engine.run(dict(model=str(file), weight_type="fp32" if kind == "f32" else "file",
+                           requests=[dict(prompt=p, generate=GENERATE) for p in prompts],
                            layouts=[engine.chain(1, cuts=[0, layers]),
                                     engine.chain(2, 1, cuts=[0, 2, layers], shares=[[0.6, 0.4], None])],
                            scripts=[dict(name="batched", together=True)]), tmp_path)

@@ -1,225 +1,26 @@
 // The operations on a CPU: the kernels of cpu_kernels.hpp, over the threads that at::set_num_threads() allows.
 #include <ATen/ATen.h>
 #include <ATen/Parallel.h>
-#include <fmt/format.h>
 
 #include <algorithm>
 #include <array>
-#include <atomic>
 #include <cmath>
 #include <cstddef>
-#include <cstdlib>
 #include <initializer_list>
 #include <span>
-#include <string_view>
 #include <type_traits>
 #include <vector>
 
 #include "motley/checkpoint/quants.hpp"
 #include "motley/engine/cpu/cpu_kernels.hpp"
-#include "motley/engine/cpu/weight_panels.hpp"
+#include "motley/engine/cpu/cpu_products.hpp"
+#include "motley/engine/cpu/cpu_tensors.hpp"
 #include "motley/engine/ops/ops.hpp"
 
 namespace motley {
 namespace {
 
 using at::Tensor;
-
-// Below this many elements a loop stays on one thread: starting the others would take longer.
-constexpr std::int64_t parallel_elements = 16384;
-
-// Inputs of this many tokens are prepared at once, and the weights are read once for them: enough to be bound by
-// arithmetic, and few enough for the second-level cache.
-constexpr std::int64_t tokens_at_once = 96;
-
-template <class T>
-const T* data_of(const Tensor& tensor) {
-  return tensor.defined() ? static_cast<const T*>(tensor.const_data_ptr()) : nullptr;
-}
-template <class T>
-T* mutable_data_of(const Tensor& tensor) {
-  return static_cast<T*>(tensor.mutable_data_ptr());
-}
-
-// Calls step(T{}) with the element type of the tensor.
-template <class Step>
-void with_type(const Tensor& tensor, const Step& step) {
-  if (tensor.scalar_type() == at::kFloat) return step(float{});
-  MOTLEY_CHECK(tensor.scalar_type() == at::kBFloat16);
-  step(Bf16{});
-}
-
-// Rows of `columns` elements over the threads.
-template <class Step>
-void parallel_rows(std::int64_t rows, std::int64_t columns, const Step& step) {
-  at::parallel_for(0, rows, std::max<std::int64_t>(1, parallel_elements / std::max<std::int64_t>(columns, 1)), step);
-}
-
-// Pieces [0, count), each to the next thread that is free: other programs may slow one down at any time.
-template <class Step>
-void parallel_pieces(std::int64_t count, const Step& step) {
-  std::atomic<std::int64_t> next{0};
-  at::parallel_for(0, std::min<std::int64_t>(count, at::get_num_threads()), 1, [&](std::int64_t, std::int64_t) {
-    for (std::int64_t i = next++; i < count; i = next++) step(i);
-  });
-}
-
-// Rows of a matrix that a thread takes at a time: a few pieces each, unless they become too small.
-std::int64_t rows_of_piece(std::int64_t rows, std::int64_t work_of_row) {
-  constexpr std::int64_t unit = 16;  // what kernels take at a time divides it
-  const std::int64_t wanted =
-      std::max(rows / (4 * at::get_num_threads()), parallel_elements / std::max<std::int64_t>(work_of_row, 1));
-  return (wanted / unit + 1) * unit;
-}
-
-// Whether quantised weights meet inputs as they are, not rounded to 8 bits: slow, to tell what the rounding costs.
-bool exact_inputs() {
-  static const bool exact = [] {
-    const char* named = std::getenv("MOTLEY_ACTIVATIONS");
-    const std::string_view type = named == nullptr || *named == '\0' ? "int8" : named;
-    if (type != "int8" && type != "fp32")
-      throw input_error(fmt::format("MOTLEY_ACTIVATIONS is {}: quantised weights meet int8 or fp32", type),
-                        "unset it, or choose int8 or fp32");
-    return type == "fp32";
-  }();
-  return exact;
-}
-
-const std::byte* bytes_of_row(const WeightMatrix& weight, std::int64_t row) {
-  return static_cast<const std::byte*>(weight.values.const_data_ptr()) +
-         row * weight.values.stride(0) * weight.values.element_size();
-}
-
-// Of the values as they are held.
-DType type_of(const WeightMatrix& weight) {
-  if (weight.values.scalar_type() == at::kByte) return weight.type;
-  return weight.values.scalar_type() == at::kBFloat16 ? DType::bf16 : DType::fp32;
-}
-
-// A row as it lies in a file.
-void copy_row(const WeightMatrix& weight, std::int64_t row, std::byte* to) {
-  const std::int64_t bytes = weight.values.size(1) * weight.values.element_size();
-  if (weight.panel == 0) {
-    std::copy_n(bytes_of_row(weight, row), bytes, to);
-    return;
-  }
-  const std::int64_t first = row / weight.panel * weight.panel,
-                     rows = std::min(weight.panel, weight.values.size(0) - first);
-  row_of_panel(type_of(weight), bytes_of_row(weight, first), rows, bytes, row - first, to);
-}
-
-// A row of a quantised matrix.
-void dequantise_one(const WeightMatrix& weight, std::int64_t row, float* out) {
-  const std::int64_t width = weight.skipped + weight.inputs;
-  thread_local std::vector<std::byte> bytes;
-  thread_local std::vector<float> values;
-  bytes.resize(static_cast<std::size_t>(weight.values.size(1)));
-  values.resize(static_cast<std::size_t>(width));
-  copy_row(weight, row, bytes.data());
-  dequantise_row(weight.type, bytes.data(), width, values.data());
-  std::copy_n(values.data() + weight.skipped, weight.inputs, out);
-}
-
-// Rows [first, last) of a quantised matrix as fp32, times inputs that were prepared for fp32.
-void multiply_exactly(const WeightMatrix& weight, LinearTask<float> task, std::int64_t first, std::int64_t last) {
-  thread_local std::vector<float> rows;
-  rows.resize(static_cast<std::size_t>((last - first) * weight.inputs));
-  for (std::int64_t row = first; row < last; ++row)
-    dequantise_one(weight, row, rows.data() + (row - first) * weight.inputs);
-  task.weight = reinterpret_cast<const std::byte*>(rows.data());
-  task.output = static_cast<float*>(task.output) + first;
-  if (task.bias != nullptr) task.bias += first;
-  task.outputs = last - first;
-  cpu_kernels<float>().product(DType::fp32)->multiply(task, 0, task.outputs);
-}
-
-// A product, as the kernels are asked for it.
-template <class T>
-struct Linear {
-  Linear(Tensor& out_, const WeightMatrix& weight_, const Tensor& bias_) : out(out_), weight(weight_), bias(bias_) {
-    const bool quantised = weight.values.scalar_type() == at::kByte;
-    exact = quantised && exact_inputs();
-    const DType dense = std::is_same_v<T, float> ? DType::fp32 : DType::bf16;
-    product = cpu_kernels<T>().product(quantised && !exact ? weight.type : dense);
-    skipped = quantised && !exact ? weight.skipped : 0;
-    MOTLEY_CHECK(product != nullptr && (exact || weight.panel == product->panel));
-    MOTLEY_CHECK(weight.values.is_contiguous() && out.stride(1) == 1);
-  }
-  Tensor& out;
-  const WeightMatrix& weight;
-  const Tensor& bias;
-  const Product<T>* product = nullptr;
-  bool exact = false;  // quantised weights that meet inputs which are not rounded
-  std::int64_t skipped = 0;
-  bool takes_input_of(const Linear& other) const {
-    return product->prepare == other.product->prepare && skipped == other.skipped;
-  }
-};
-
-// Tokens [token, token + tokens) of an input as the product takes them, into `prepared`; returns the bytes of a token.
-template <class T>
-std::int64_t prepare_input(const Linear<T>& linear, const Tensor& input, std::int64_t token, std::int64_t tokens,
-                           std::vector<std::byte>& prepared) {
-  const std::int64_t inputs = input.size(1), stride = input.stride(0), together = linear.product->together;
-  const std::int64_t bytes = linear.product->prepared_bytes(linear.skipped + inputs);
-  prepared.resize(static_cast<std::size_t>(tokens * bytes));
-  std::byte* to = prepared.data();
-  const T* from = data_of<T>(input) + token * stride;
-  parallel_rows((tokens + together - 1) / together, together * inputs, [&](std::int64_t first, std::int64_t last) {
-    for (std::int64_t t = first * together; t < std::min(last * together, tokens); t += together)
-      linear.product->prepare(from + t * stride, stride, std::min(together, tokens - t), inputs, linear.skipped,
-                              to + t * bytes);
-  });
-  return bytes;
-}
-
-// Products that take the same prepared input: threads share the rows of them all.
-template <class T>
-void multiply_all(std::span<const Linear<T>> linears, const std::vector<std::byte>& prepared, std::int64_t input_bytes,
-                  std::int64_t inputs, std::int64_t token, std::int64_t tokens) {
-  struct Piece {
-    const Linear<T>* linear;
-    std::int64_t first, last;
-  };
-  thread_local std::vector<Piece> pieces;  // of this thread: for the others a reference goes into the lambda
-  pieces.clear();
-  for (const Linear<T>& linear : linears) {
-    const std::int64_t rows = linear.weight.values.size(0), at_once = rows_of_piece(rows, inputs * tokens);
-    for (std::int64_t row = 0; row < rows; row += at_once)
-      pieces.push_back({&linear, row, std::min(row + at_once, rows)});
-  }
-  parallel_pieces(static_cast<std::int64_t>(pieces.size()), [&, &all = pieces](std::int64_t i) {
-    const auto& [linear, first, last] = all[static_cast<std::size_t>(i)];
-    const Tensor& out = linear->out;
-    const LinearTask<T> task{
-        prepared.data(),
-        input_bytes,
-        bytes_of_row(linear->weight, 0),
-        data_of<T>(linear->bias),
-        static_cast<std::byte*>(out.mutable_data_ptr()) + token * out.stride(0) * out.element_size(),
-        out.stride(0),
-        tokens,
-        linear->skipped + inputs,
-        linear->weight.values.size(0)};
-    if constexpr (std::is_same_v<T, float>)
-      if (linear->exact) return multiply_exactly(linear->weight, task, first, last);
-    const Product<T>& product = *linear->product;
-    (out.scalar_type() == at::kFloat ? product.multiply_fp32 : product.multiply)(task, first, last);
-  });
-}
-
-template <class T>
-void run_linears(std::span<const Linear<T>> linears, const Tensor& input) {
-  thread_local std::vector<std::byte> prepared;
-  for (std::int64_t token = 0; token < input.size(0); token += tokens_at_once) {
-    const std::int64_t tokens = std::min(tokens_at_once, input.size(0) - token);
-    for (std::size_t first = 0, last = 0; first < linears.size(); first = last) {
-      while (last < linears.size() && linears[last].takes_input_of(linears[first])) ++last;
-      const std::int64_t bytes = prepare_input(linears[first], input, token, tokens, prepared);
-      multiply_all(linears.subspan(first, last - first), prepared, bytes, input.size(1), token, tokens);
-    }
-  }
-}
 
 // Cosines and sines for positions [T]: [T][2][pairs], until the next call by this thread. Each layer of a step asks for
 // the same, and those of the last call are kept.
@@ -285,47 +86,60 @@ void run_attend(Tensor& out, const Tensor& query, const LayerCache& cache, const
   });
 }
 
+// Of `count` logits the `active` largest, of equal ones the first, in their order; and their softmax.
+void route_row(const float* logits, std::int64_t count, std::int64_t active, std::int64_t* ids, float* shares) {
+  thread_local std::vector<bool> taken;
+  taken.assign(static_cast<std::size_t>(count), false);
+  float highest = 0, sum = 0;
+  for (std::int64_t i = 0; i < active; ++i) {
+    std::int64_t best = -1;
+    for (std::int64_t expert = 0; expert < count; ++expert)
+      if (!taken[static_cast<std::size_t>(expert)] && (best < 0 || logits[expert] > logits[best])) best = expert;
+    taken[static_cast<std::size_t>(best)] = true;
+    if (i == 0) highest = logits[best];
+    ids[i] = best;
+  }
+  std::sort(ids, ids + active);
+  for (std::int64_t i = 0; i < active; ++i) sum += shares[i] = std::exp(logits[ids[i]] - highest);
+  for (std::int64_t i = 0; i < active; ++i) shares[i] /= sum;
+}
+
 class CpuOps final : public Ops {
  public:
-  CpuOps() { exact_inputs(); }  // a wrong setting is refused before any weights are read
+  CpuOps() { check_activations(); }  // a wrong setting is refused before any weights are read
 
-  // Matrices are laid in panels where their products read them so.
   void prepare(WeightMatrix& weight) const override {
-    if (weight.scaled()) return;
-    MOTLEY_CHECK(weight.panel == 0 && weight.values.is_contiguous());
-    const DType type = type_of(weight);
-    weight.panel =
-        type == DType::bf16 ? cpu_kernels<Bf16>().product(type)->panel : cpu_kernels<float>().product(type)->panel;
-    if (weight.panel == 0) return;
-    const std::int64_t rows = weight.values.size(0), row_bytes = weight.values.size(1) * weight.values.element_size();
-    at::parallel_for(0, (rows + weight.panel - 1) / weight.panel, 16, [&](std::int64_t first, std::int64_t last) {
-      std::vector<std::byte> as_read(static_cast<std::size_t>(weight.panel * row_bytes));
-      for (std::int64_t row = first * weight.panel; row < std::min(last * weight.panel, rows); row += weight.panel) {
-        const std::int64_t count = std::min(weight.panel, rows - row);
-        std::byte* panel = mutable_data_of<std::byte>(weight.values) + row * row_bytes;
-        std::copy_n(panel, count * row_bytes, as_read.data());
-        lay_panel(type, as_read.data(), count, row_bytes, panel);
-      }
-    });
+    if (!weight.scaled()) lay_panels(weight);
   }
 
   void linear(Tensor& out, const Tensor& input, const WeightMatrix& weight, const Tensor& bias) const override {
     if (input.size(0) == 0) return;
     if (weight.scaled()) return generic_ops().linear(out, input, weight, bias);
-    MOTLEY_CHECK(input.stride(1) == 1);
-    with_type(input, [&]<class T>(T) { run_linears<T>(std::array{Linear<T>(out, weight, bias)}, input); });
+    multiply(std::array{CpuProduct{out, weight, bias}}, input);
   }
 
   void linears(std::initializer_list<LinearCall> calls, const Tensor& input) const override {
     if (input.size(0) == 0) return;
     if (std::ranges::any_of(calls, [](const LinearCall& call) { return call.linear.weight.scaled(); }))
       return Ops::linears(calls, input);
-    MOTLEY_CHECK(input.stride(1) == 1);
-    with_type(input, [&]<class T>(T) {
-      std::vector<Linear<T>> products;
-      for (const LinearCall& call : calls) products.emplace_back(call.out, call.linear.weight, call.linear.bias);
-      run_linears<T>(products, input);
-    });
+    std::vector<CpuProduct> products;
+    for (const LinearCall& call : calls) products.push_back({call.out, call.linear.weight, call.linear.bias});
+    multiply(products, input);
+  }
+
+  void route(Tensor& ids, Tensor& shares, const Tensor& logits, std::int64_t active) const override {
+    MOTLEY_CHECK(logits.scalar_type() == at::kFloat && logits.stride(1) == 1 && ids.stride(1) == 1);
+    for (std::int64_t row = 0; row < logits.size(0); ++row)
+      route_row(data_of<float>(logits) + row * logits.stride(0), logits.size(1), active,
+                mutable_data_of<std::int64_t>(ids) + row * ids.stride(0),
+                mutable_data_of<float>(shares) + row * shares.stride(0));
+  }
+
+  void mix_experts(Activation kind, Tensor& out, Tensor& gates, Tensor& others, const Tensor& input, const Tensor& ids,
+                   const Tensor& shares, const ExpertWeights& experts) const override {
+    if (experts.down.front().weight.scaled())
+      return Ops::mix_experts(kind, out, gates, others, input, ids, shares, experts);
+    multiply_experts(kind, out, gates, others, input, ids, shares, experts);
   }
 
   void norm(Norm kind, Tensor& out, const Tensor& input, const NormWeights& weights, double epsilon) const override {

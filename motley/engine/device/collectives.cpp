@@ -9,6 +9,12 @@ void Collectives::sum(at::Tensor& terms) {
   through_host(device_, terms, mine_, [&](std::span<std::byte> bytes) { group_->all_reduce(bytes, element); });
 }
 
+void Collectives::take_from_first(at::Tensor& values) {
+  if (size() == 1) return;
+  if (group_->rank() != 0) values.zero_();
+  sum(values);
+}
+
 void Collectives::gather_columns(const at::Tensor& mine, at::Tensor all, const std::vector<std::int64_t>& bounds) {
   if (size() == 1) return;
   const bool receives = group_->rank() == 0;

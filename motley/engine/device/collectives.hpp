@@ -22,6 +22,9 @@ class BlockRanks {
   // `input` is the same on all ranks, and each continues with its own shard. Where gradients are wanted, they are
   // summed over the ranks on their way back through here.
   virtual void copy_to_ranks(at::Tensor& input) { (void)input; }
+  // In place, `values` become those of rank 0: unlike devices round what they compute from the same bits, and each has
+  // to choose the same. Gradients pass as if every rank had come to these values by itself.
+  virtual void take_from_first(at::Tensor& values) = 0;
 };
 
 // Calls `use` with the bytes of contiguous values in the host's memory, and has what it makes of them in `values`.
@@ -42,6 +45,7 @@ class Collectives final : public BlockRanks {
   int size() const override { return group_ ? group_->size() : 1; }
   // In place; `terms` is contiguous.
   void sum(at::Tensor& terms) override;
+  void take_from_first(at::Tensor& values) override;
   // Rank r's `mine` [S, bounds[r+1] - bounds[r]], fp32, become columns [bounds[r], bounds[r+1]) of rank 0's `all` [S,
   // bounds.back()].
   void gather_columns(const at::Tensor& mine, at::Tensor all, const std::vector<std::int64_t>& bounds);

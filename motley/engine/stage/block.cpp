@@ -70,12 +70,14 @@ void feed_forward(const BlockCall& pass, const BlockWeights& block, BlockBuffers
   add_product(pass, block.ffn_norm, buffers.projected, arch.gated ? buffers.gate : buffers.up, block.down, hidden);
 }
 
-// The experts that a token takes, over this rank's columns of each. Every rank routes for itself, from the same bits.
+// The experts that a token takes, over this rank's columns of each. If two ranks chose unlike ones, parts of an expert
+// would be missing.
 void feed_experts(const BlockCall& pass, const BlockWeights& block, const Experts& experts, BlockBuffers& buffers,
                   Tensor& hidden) {
   const Ops& ops = pass.ops;
   Tensor input = input_of(pass, block.ffn_norm, buffers.normed, hidden);
   ops.linear(buffers.routed, input, block.router, {});
+  pass.ranks.take_from_first(buffers.routed);
   ops.route(buffers.chosen, buffers.shares, buffers.routed, experts.active);
   pass.ranks.copy_to_ranks(buffers.shares);
   pass.ranks.copy_to_ranks(input);

@@ -30,6 +30,8 @@ const std::vector<BlockCase> block_cases = {
     {"mistral", R"("model_type": "mistral", "intermediate_size": 40, "num_key_value_heads": 2, "sliding_window": 4)"},
     {"qwen2", R"("model_type": "qwen2", "intermediate_size": 40, "num_key_value_heads": 2)"},
     {"qwen3", R"("model_type": "qwen3", "intermediate_size": 40, "num_key_value_heads": 2, "head_dim": 16)"},
+    {"mixtral",
+     R"("model_type": "mixtral", "intermediate_size": 40, "num_key_value_heads": 2, "num_local_experts": 5, "num_experts_per_tok": 2)"},
     {"opt", R"("model_type": "opt", "ffn_dim": 40, "do_layer_norm_before": true)"},
     {"opt_norm_after",
      R"("model_type": "opt", "ffn_dim": 40, "do_layer_norm_before": false, "word_embed_proj_dim": 16)"},
@@ -41,7 +43,7 @@ class BlockTest : public ::testing::TestWithParam<BlockCase> {
       : arch(read_architecture(parse_json(fmt::format("{{{}, {}}}", common_keys, GetParam().keys), "config"),
                                "config")) {
     at::manual_seed(5);
-    for (const TensorSpec& tensor : block_tensors(arch, 1)) {
+    for (const TensorSpec& tensor : with_each_expert(block_tensors(arch, 1))) {
       const Tensor noise = at::randn(tensor.shape) * 0.3;
       const bool norm = tensor.role.find("norm.weight") != std::string::npos;
       tensors.emplace(tensor.role, norm ? noise + 1 : noise);
@@ -75,18 +77,21 @@ TEST_P(BlockTest, IsTheSameDifferentiatedAndServed) {
   std::map<std::string, Tensor> rows;
   for (const Buffer& buffer :
        activation_buffers(arch, {.layers = {0, 2}}, shard, DType::fp32, {.max_tokens = 11, .max_sequences = 2}))
-    rows.emplace(buffer.name, at::zeros(buffer.shape));
+    rows.emplace(buffer.name, at::zeros(buffer.shape, buffer.type ? at::kFloat : at::kLong));
+  const auto ffn_rows = [&](const char* buffer) {
+    return rows[buffer].defined() ? rows[buffer].view({-1, shard.columns[0].size()}) : Tensor();
+  };
   const BlockBuffers buffers{.normed = rows["normed"],
                              .query = rows["query"],
                              .key = rows["key"],
                              .value = rows["value"],
                              .attention = rows["attention"].view({11, -1, arch.head_dim}),
                              .projected = rows["projected"],
-                             .up = rows["up"],
-                             .gate = rows["gate"],
-                             .routed = {},
-                             .chosen = {},
-                             .shares = {}};
+                             .up = ffn_rows("up"),
+                             .gate = ffn_rows("gate"),
+                             .routed = rows["routed"],
+                             .chosen = rows["chosen"],
+                             .shares = rows["shares"]};
   const LayerCache cache{at::zeros({3, arch.kv_heads, arch.head_dim, 4}),
                          at::zeros({3, arch.kv_heads, 4, arch.head_dim})};
   const Tensor input = hidden.clone();

@@ -177,6 +177,9 @@ class ThreadRank final : public BlockRanks {
     input = input.view_as(input);
     input.register_hook([this](const at::Tensor& gradient) { return meeting_.sum(rank_, gradient); });
   }
+  void take_from_first(at::Tensor& values) override {
+    values.detach().copy_(meeting_.exchange(rank_, values.detach().clone()).front());
+  }
   // The ranks' columns side by side.
   at::Tensor gather(const at::Tensor& own) {
     std::vector<at::Tensor> all = meeting_.exchange(rank_, own.detach());

@@ -10,6 +10,8 @@
 #include "motley/engine/device/host_memory.hpp"
 #include "motley/engine/device/scalar_type.hpp"
 #include "motley/engine/ops/ops.hpp"
+#include "motley/engine/stage/block.hpp"
+#include "motley/engine/stage/model_ends.hpp"
 #include "motley/engine/weights/load_weights.hpp"
 #include "motley/engine/weights/streamed_caches.hpp"
 
@@ -260,33 +262,27 @@ void StageModel::Impl::begin(const MicroBatch& batch, std::span<const std::int64
   ops.begin_step(batch.sequences, rows("positions", batch.count));
 }
 
-// Every rank looks up the rows that it holds, and the sum puts them together. Learned positions are added after the
-// projection.
 void StageModel::Impl::embed(Tensor hidden) {
-  const EndWeights& ends = weights.ends;
   const std::int64_t tokens = hidden.size(0);
-  const bool projected = ends.projection_in.defined();
-  Tensor looked_up = projected ? rows("embedded", tokens) : hidden;
-  ops.embedding(looked_up, rows("tokens", tokens), ends.embedding, shard.vocabulary);
-  collectives.sum(looked_up);
-  if (projected) ops.linear(hidden, looked_up, ends.projection_in, {});
-  if (!ends.position.defined()) return;
-  Tensor positions = rows("normed", tokens);
-  ops.embedding(positions, rows("positions", tokens) + spec.arch.position_offset, ends.position,
-                {0, spec.arch.position_rows});
-  ops.add(hidden, positions, {});
+  const EndCall pass{spec.arch, ops, weights.ends};
+  Tensor looked_up = weights.ends.projection_in.defined() ? rows("embedded", tokens) : hidden;
+  Tensor learned = rows("normed", tokens);
+  look_up(pass, collectives, rows("tokens", tokens), shard.vocabulary, looked_up);
+  enter_blocks(pass, rows("positions", tokens), looked_up, learned, hidden);
 }
 
 BlockBuffers StageModel::Impl::block_buffers(std::int64_t layer, std::int64_t tokens) const {
   const Experts& experts = spec.arch.kind(layer).experts;
   const std::int64_t columns = shard.columns[spec.arch.kind_index(layer)].size();
-  // Of experts one row for each that a token takes. Layers of another kind may need more of the buffer.
-  const auto ffn_rows = [&](const char* buffer) {
-    const std::int64_t count = tokens * std::max<std::int64_t>(1, experts.active);
-    return buffers.at(buffer).flatten().narrow(0, 0, count * columns).view({count, columns});
+  // Layers of another kind may need more of the buffer.
+  const auto part_of = [&](const char* buffer, std::int64_t count, std::int64_t width) {
+    return buffers.at(buffer).flatten().narrow(0, 0, count * width).view({count, width});
+  };
+  const auto ffn_rows = [&](const char* buffer) {  // of experts one for each that a token takes
+    return part_of(buffer, tokens * std::max<std::int64_t>(1, experts.active), columns);
   };
   const auto routing = [&](const char* buffer, std::int64_t width) {
-    return experts.count > 0 ? rows(buffer, tokens).narrow(1, 0, width) : Tensor();
+    return experts.count > 0 ? part_of(buffer, tokens, width) : Tensor();
   };
   return {.normed = rows("normed", tokens),
           .query = rows("query", tokens),
@@ -467,15 +463,10 @@ Tensor StageModel::logits(const Tensor& hidden, std::span<const std::int64_t> ro
   else
     at::index_select_out(last, hidden, 0, at::tensor(at::IntArrayRef(rows.data(), rows.size())).to(m.device.place()));
   Tensor mine = m.rows("logits", count);
+  const EndWeights& ends = m.weights.ends;
+  const Tensor narrow = ends.projection_out.defined() ? m.rows("last_embedded", count) : Tensor();
   const auto multiply = [&] {
-    if (m.spec.arch.final_norm)
-      m.ops.norm(m.spec.arch.norm, last, last, m.weights.ends.final_norm, m.spec.arch.norm_epsilon);
-    if (m.weights.ends.projection_out.defined()) {
-      Tensor narrow = m.rows("last_embedded", count);
-      m.ops.linear(narrow, last, m.weights.ends.projection_out, {});
-      last = narrow;
-    }
-    m.ops.linear(mine, last, m.weights.ends.head, {});
+    m.ops.linear(mine, leave_blocks({m.spec.arch, m.ops, ends}, last, narrow), ends.head, {});
   };
   m.ops.replay_or_run(2 * count + 1, multiply);
   if (m.spec.degree == 1) return mine;

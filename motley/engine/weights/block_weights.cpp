@@ -5,41 +5,63 @@
 #include <utility>
 
 namespace motley {
+namespace {
 
-WeightMatrix matrix_of(const std::map<std::string, WeightMatrix>& tensors, const std::string& role) {
-  const auto found = tensors.find(role);
-  return found == tensors.end() ? WeightMatrix() : found->second;
-}
+// Of a map by role; undefined where there is none.
+class TensorsByRole {
+ public:
+  explicit TensorsByRole(const std::map<std::string, WeightMatrix>& tensors) : tensors_(tensors) {}
+  WeightMatrix matrix(const std::string& role) const {
+    const auto found = tensors_.find(role);
+    return found == tensors_.end() ? WeightMatrix() : found->second;
+  }
+  NormWeights norm(const std::string& role) const {
+    return {matrix(role + ".weight").values, matrix(role + ".bias").values};
+  }
+  LinearWeights linear(const std::string& role) const {
+    return {matrix(role + ".weight"), matrix(role + ".bias").values};
+  }
+
+ private:
+  const std::map<std::string, WeightMatrix>& tensors_;
+};
+
+}  // namespace
 
 BlockWeights block_of(const std::map<std::string, WeightMatrix>& tensors) {
-  const auto norm = [&](const std::string& role) {
-    return NormWeights{matrix_of(tensors, role + ".weight").values, matrix_of(tensors, role + ".bias").values};
-  };
-  const auto linear = [&](const std::string& role) {
-    return LinearWeights{matrix_of(tensors, role + ".weight"), matrix_of(tensors, role + ".bias").values};
-  };
+  const TensorsByRole of(tensors);
   ExpertWeights experts;
   const auto expert = [&](std::size_t number, const char* product) {
-    return linear(fmt::format("experts.{}.{}", number, product));
+    return of.linear(fmt::format("experts.{}.{}", number, product));
   };
   for (std::size_t i = 0; tensors.contains(fmt::format("experts.{}.down.weight", i)); ++i) {
     experts.gate.push_back(expert(i, "gate"));
     experts.up.push_back(expert(i, "up"));
     experts.down.push_back(expert(i, "down"));
   }
-  return {.attention_norm = norm("attention_norm"),
-          .q_norm = norm("q_norm"),
-          .k_norm = norm("k_norm"),
-          .ffn_norm = norm("ffn_norm"),
-          .q = linear("q"),
-          .k = linear("k"),
-          .v = linear("v"),
-          .o = linear("o"),
-          .gate = linear("gate"),
-          .up = linear("up"),
-          .down = linear("down"),
-          .router = matrix_of(tensors, "router.weight"),
+  return {.attention_norm = of.norm("attention_norm"),
+          .q_norm = of.norm("q_norm"),
+          .k_norm = of.norm("k_norm"),
+          .ffn_norm = of.norm("ffn_norm"),
+          .q = of.linear("q"),
+          .k = of.linear("k"),
+          .v = of.linear("v"),
+          .o = of.linear("o"),
+          .gate = of.linear("gate"),
+          .up = of.linear("up"),
+          .down = of.linear("down"),
+          .router = of.matrix("router.weight"),
           .experts = std::move(experts)};
+}
+
+EndWeights ends_of(const std::map<std::string, WeightMatrix>& tensors) {
+  const TensorsByRole of(tensors);
+  return {.embedding = of.matrix("embedding.weight"),
+          .position = of.matrix("position.weight"),
+          .projection_in = of.matrix("projection_in.weight"),
+          .final_norm = of.norm("final_norm"),
+          .projection_out = of.matrix("projection_out.weight"),
+          .head = of.matrix("head.weight")};
 }
 
 }  // namespace motley

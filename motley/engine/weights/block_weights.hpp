@@ -27,10 +27,8 @@ struct EndWeights {
   std::int64_t bytes = 0;       // allocated
 };
 
-// Of a map by role; undefined where this architecture has none.
-WeightMatrix matrix_of(const std::map<std::string, WeightMatrix>& tensors, const std::string& role);
-
-// Tensors by role; of vectors the values alone count. A role without a tensor is undefined in the block.
+// Tensors by role; of vectors the values alone count. A role without a tensor is undefined.
 BlockWeights block_of(const std::map<std::string, WeightMatrix>& tensors);
+EndWeights ends_of(const std::map<std::string, WeightMatrix>& tensors);
 
 }  // namespace motley

@@ -135,22 +135,14 @@ Tensors WeightLoader::take_block(std::int64_t layer) {
 
 EndWeights WeightLoader::ends() {
   const std::int64_t before = bytes_;
-  EndWeights ends;
-  if (spec_.embedding) {
-    const Tensors tensors = load_all(embedding_tensors(spec_.arch));
-    ends.embedding = matrix_of(tensors, "embedding.weight");
-    ends.position = matrix_of(tensors, "position.weight");
-    ends.projection_in = matrix_of(tensors, "projection_in.weight");
-  }
-  if (spec_.head) {
-    const bool held_already = spec_.arch.tied_embeddings && spec_.embedding;
-    Tensors tensors;
+  Tensors tensors;
+  if (spec_.embedding) tensors = load_all(embedding_tensors(spec_.arch));
+  const bool shared = spec_.arch.tied_embeddings && spec_.embedding;  // the head is the embedding's table
+  if (spec_.head)
     for (const TensorSpec& tensor : head_tensors(spec_.arch))
-      tensors.emplace(tensor.role, held_already && tensor.role == "head.weight" ? ends.embedding : load(tensor));
-    ends.final_norm = {matrix_of(tensors, "final_norm.weight").values, matrix_of(tensors, "final_norm.bias").values};
-    ends.projection_out = matrix_of(tensors, "projection_out.weight");
-    ends.head = matrix_of(tensors, "head.weight");
-  }
+      tensors.emplace(tensor.role,
+                      shared && tensor.role == "head.weight" ? tensors.at("embedding.weight") : load(tensor));
+  EndWeights ends = ends_of(tensors);
   ends.bytes = bytes_ - before;
   return ends;
 }

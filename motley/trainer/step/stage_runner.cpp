@@ -7,6 +7,7 @@
 
 #include "motley/engine/device/collectives.hpp"
 #include "motley/engine/device/scalar_type.hpp"
+#include "motley/engine/stage/model_ends.hpp"
 #include "motley/engine/weights/weights.hpp"
 #include "motley/trainer/step/train_ops.hpp"
 
@@ -40,15 +41,10 @@ void for_each_part(const TrainUnit& unit, const Visit& visit) {
     }
 }
 
-BlockWeights block_weights(const TrainUnit& unit) {
+std::map<std::string, WeightMatrix> weights_of(const TrainUnit& unit) {
   std::map<std::string, WeightMatrix> tensors;
   for (const auto& [role, tensor] : unit.tensors) tensors.emplace(role, WeightMatrix{.values = tensor->weight});
-  return block_of(tensors);
-}
-
-NormWeights norm_weights(const TrainUnit& unit, const std::string& role) {
-  const TrainTensor *weight = unit.find(role + ".weight"), *bias = unit.find(role + ".bias");
-  return {weight != nullptr ? weight->weight : Tensor(), bias != nullptr ? bias->weight : Tensor()};
+  return tensors;
 }
 
 Tensor leaf_of(const Tensor& values) { return values.detach().requires_grad_(); }
@@ -137,6 +133,11 @@ Tensor StageRunner::tokens_of(const std::vector<std::int32_t>& of, const Range& 
   MOTLEY_CHECK(first + rows.size() <= std::ssize(of));
   return at::from_blob(const_cast<std::int32_t*>(of.data()) + first, {rows.size()}, at::kInt)
       .to(compute_.options(at::kLong));
+}
+
+Tensor StageRunner::positions_of(std::int64_t rows) const {
+  const std::int64_t length = training_.sequence_length;
+  return at::arange(length, compute_.options(at::kLong)).repeat({rows / length});
 }
 
 Tensor StageRunner::take_rows(const StrategyRanks& from, Range& to, std::int64_t micro_batch) {
@@ -235,31 +236,24 @@ void StageRunner::finish(std::vector<Unfinished> units, std::int64_t micro_batch
   }
 }
 
-// Every rank looks up the rows that it holds, and the sum puts them together. What follows is left to autograd.
+// The look-up's gradient goes to the table's rows (embed_backward()); what follows is left to autograd.
 Tensor StageRunner::embed(Range& range, TrainUnit& unit, std::int64_t micro_batch) {
   const Tensor tokens = tokens_of(inputs_, range, micro_batch);
-  Tensor hidden;
+  const EndWeights ends = ends_of(weights_of(unit));
+  const EndCall pass{arch_, ops_, ends};
+  Tensor looked_up;
   {
     const at::NoGradGuard values_alone;
-    const TrainTensor& table = unit.at("embedding.weight");
-    ops_.embedding(hidden, tokens, {.values = table.weight.detach()}, table.slice.rows);
-    hidden = hidden.contiguous();
-    range.tensor_ranks->sum_values(hidden);
+    look_up(pass, *range.tensor_ranks, tokens, unit.at("embedding.weight").slice.rows, looked_up);
   }
-  const TrainTensor *projection = unit.find("projection_in.weight"), *position = unit.find("position.weight");
-  if (projection == nullptr && position == nullptr) return hidden;
+  if (!ends.projection_in.defined() && !ends.position.defined()) return looked_up;
   const bool kept = training_step_;
   const at::AutoGradMode history(kept);
-  Tensor output = kept ? leaf_of(hidden) : hidden;
-  if (kept) range.looked_up[micro_batch] = output;
-  if (projection != nullptr) output = at::linear(output, projection->weight);
-  if (position != nullptr) {
-    const Tensor positions = at::arange(training_.sequence_length, compute_.options(at::kLong))
-                                 .repeat({tokens.size(0) / training_.sequence_length});
-    output = output + position->weight.index_select(0, positions + arch_.position_offset);
-  }
-  if (kept) range.embedded[micro_batch] = output;
-  return output.detach();
+  if (kept) range.looked_up[micro_batch] = looked_up = leaf_of(looked_up);
+  Tensor learned, hidden;
+  enter_blocks(pass, positions_of(tokens.size(0)), looked_up, learned, hidden);
+  if (kept) range.embedded[micro_batch] = hidden;
+  return hidden.detach();
 }
 
 void StageRunner::embed_backward(Range& range, TrainUnit& unit, std::int64_t micro_batch, const Tensor& gradient) {
@@ -290,13 +284,13 @@ Tensor StageRunner::run(Range& range, TrainUnit& unit, const Tensor& hidden) {
     if (slices != nullptr) slices->forward_without_rows();
     return hidden;
   }
-  const Tensor positions = at::arange(length, compute_.options(at::kLong)).repeat({sequences});
+  const Tensor positions = positions_of(hidden.size(0));
   std::vector<SequenceRows> rows;
   for (std::int64_t i = 0; i < sequences; ++i) rows.push_back({i * length, length, 0, {}});
   const Ops& ops = slices != nullptr ? slices->ops() : is_late(unit) ? late_.ops() : ops_;
   const BlockCall pass{arch_, ops, *range.tensor_ranks, frequencies_, positions, rows};
   Tensor output = hidden;
-  run_block(pass, block_weights(unit), unit.layer, {}, {}, output);
+  run_block(pass, block_of(weights_of(unit)), unit.layer, {}, {}, output);
   return output;
 }
 
@@ -322,17 +316,17 @@ void StageRunner::head(Range& range, TrainUnit& unit, std::int64_t micro_batch, 
   const bool kept = training_step_;
   const at::AutoGradMode history(kept);
   const Tensor input = kept ? leaf_of(hidden) : hidden;
-  Tensor normed = input;
-  if (arch_.final_norm) ops_.norm(arch_.norm, normed, input, norm_weights(unit, "final_norm"), arch_.norm_epsilon);
-  if (const TrainTensor* projection = unit.find("projection_out.weight"))
-    normed = at::linear(normed, projection->weight);
+  const EndWeights ends = ends_of(weights_of(unit));
+  Tensor normed = leave_blocks({arch_, ops_, ends}, input, {});
   range.tensor_ranks->copy_to_ranks(normed);
 
   Tensor back;
   {
     const at::NoGradGuard values_alone;
-    const Tensor weight = table.weight.detach(), rows = normed.detach();
-    Tensor logits = at::mm(rows, weight.t()).to(at::kFloat);
+    const Tensor rows = normed.detach();
+    Tensor logits;
+    ops_.linear(logits, rows, ends.head, {});
+    logits = logits.to(at::kFloat);
     const Tensor counted = targets >= 0;
     const Tensor own = at::logical_and(targets >= table.slice.rows.first, targets < table.slice.rows.end);
     const Tensor column = at::where(own, targets - table.slice.rows.first, at::zeros_like(targets)).unsqueeze(1);
@@ -355,7 +349,7 @@ void StageRunner::head(Range& range, TrainUnit& unit, std::int64_t micro_batch, 
       table.gradient.addmm_(gradient.t(), rows);
     else
       table.add_gradient(at::mm(gradient.t(), rows));
-    back = at::mm(gradient, weight);
+    back = at::mm(gradient, table.weight);
   }
   if (normed.requires_grad() && normed.size(0) > 0) normed.backward(back);
   range.head_gradients[micro_batch] = input.grad().defined() ? input.grad() : at::zeros_like(hidden);

@@ -78,6 +78,7 @@ class StageRunner {
   Span rows_of(const Range& range, std::int64_t micro_batch) const;  // of the micro-batch's tokens
   std::int64_t sequences_of(std::int64_t micro_batch) const;
   at::Tensor tokens_of(const std::vector<std::int32_t>& of, const Range& range, std::int64_t micro_batch) const;
+  at::Tensor positions_of(std::int64_t rows) const;  // whole sequences
   at::Tensor take_rows(const StrategyRanks& from, Range& to, std::int64_t micro_batch);
   void send_rows(const Range& from, const StrategyRanks& to, std::int64_t micro_batch, const at::Tensor& rows);
 

@@ -45,11 +45,22 @@ struct SumBackwards : torch::autograd::Function<SumBackwards> {
 }  // namespace
 
 void TrainRanks::sum(Tensor& terms) {
-  if (group_ != nullptr) terms = SumForwards::apply(terms, this);
+  if (group_ == nullptr) return;
+  if (terms.requires_grad())
+    terms = SumForwards::apply(terms, this);
+  else
+    sum_values(terms);
 }
 
 void TrainRanks::copy_to_ranks(Tensor& input) {
   if (group_ != nullptr && input.requires_grad()) input = SumBackwards::apply(input, this);
+}
+
+void TrainRanks::take_from_first(Tensor& values) {
+  if (group_ == nullptr) return;
+  Tensor same = values.detach();
+  if (group_->rank() != 0) same.zero_();
+  sum_values(same);
 }
 
 void TrainRanks::sum_values(Tensor& terms) {

@@ -17,6 +17,7 @@ class TrainRanks final : public BlockRanks {
   int size() const override { return group_ != nullptr ? group_->size() : 1; }
   void sum(at::Tensor& terms) override;
   void copy_to_ranks(at::Tensor& input) override;
+  void take_from_first(at::Tensor& values) override;
   // In place, without a history.
   void sum_values(at::Tensor& terms);
   // `own` [rows, n] of every rank, one behind the other: [ranks, rows, n].

@@ -76,11 +76,6 @@ void TrainTensor::add_gradient(const at::Tensor& values) {
     accumulator().add_(values);
 }
 
-const TrainTensor* TrainUnit::find(const std::string& role) const {
-  const auto found = tensors.find(role);
-  return found == tensors.end() ? nullptr : found->second.get();
-}
-
 at::Tensor part_of(const at::Tensor& tensor, const Slice& of, const Slice& slice) {
   const at::Tensor rows = tensor.narrow(0, slice.rows.first - of.rows.first, slice.rows.size());
   return rows.dim() == 1 ? rows : rows.narrow(1, slice.columns.first - of.columns.first, slice.columns.size());

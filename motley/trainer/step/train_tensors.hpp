@@ -55,7 +55,6 @@ struct TrainUnit {
   bool recompute = false;
 
   const TrainTensor& at(const std::string& role) const { return *tensors.at(role); }
-  const TrainTensor* find(const std::string& role) const;
 };
 
 struct TrainBytes {

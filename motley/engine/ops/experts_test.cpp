@@ -1,0 +1,214 @@
+// Routing and mixing of experts against plain sums, by every device's operations and on every instruction set.
+#include <ATen/ATen.h>
+#include <fmt/format.h>
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <cstdlib>
+#include <string>
+#include <vector>
+
+#include "motley/checkpoint/quants.hpp"
+#include "motley/engine/cpu/cpu_device.hpp"
+#include "motley/engine/cpu/cpu_kernels.hpp"
+#include "motley/engine/device/apart_device_test.hpp"
+#include "motley/engine/device/host_memory.hpp"
+#include "motley/engine/device/scalar_type.hpp"
+#include "motley/engine/ops/ops.hpp"
+
+namespace motley {
+namespace {
+
+using at::Tensor;
+
+constexpr std::int64_t experts_of_mixture = 5, mixture_hidden = 256, mixture_columns = 256;
+
+// ---- routing ----
+
+void expect_route(const Ops& ops, const ComputeDevice& device) {
+  const Tensor logits = at::tensor({1.0F, 3.0F, 2.0F, 3.0F, 3.0F,  // a tie for the second place
+                                    0.0F, 0.0F, 0.0F, 0.0F, 0.0F,  //
+                                    -9.0F, 5.0F, -9.0F, -7.0F, 7.0F})
+                            .view({3, experts_of_mixture});
+  Tensor ids = device.empty({3, 2}, at::kLong), shares = device.empty({3, 2}, at::kFloat);
+  ops.route(ids, shares, logits.to(device.place()), 2);
+  EXPECT_TRUE(ids.cpu().equal(at::tensor({1, 3, 0, 1, 1, 4}, at::kLong).view({3, 2}))) << ids.cpu();
+  const float less = 1 / (1 + std::exp(2.0F));
+  const Tensor expected = at::tensor({0.5F, 0.5F, 0.5F, 0.5F, less, 1 - less}).view({3, 2});
+  EXPECT_TRUE(shares.scalar_type() == at::kFloat && at::allclose(shares.cpu(), expected, 1e-6, 1e-7)) << shares.cpu();
+}
+
+TEST(Route, TakesTheLargestAndOfEqualOnesTheFirst) {
+  for (const Ops* ops : {&cpu_ops(), &generic_ops(), &differentiable_ops()}) expect_route(*ops, cpu_device());
+  expect_route(*apart_device().make_ops(), apart_device());
+}
+
+TEST(Route, IsInFp32WhateverTheTypes) {
+  const Tensor logits = at::tensor({1.0F, 1.00390625F, 2.0F}).view({1, 3}).to(at::kBFloat16);  // 1 + 2^-8 becomes 1
+  Tensor ids, shares;
+  differentiable_ops().route(ids, shares, logits, 2);
+  EXPECT_TRUE(ids.equal(at::tensor({0, 2}, at::kLong).view({1, 2})));
+  EXPECT_EQ(shares.scalar_type(), at::kFloat);
+  EXPECT_NEAR(shares[0][0].item<float>(), 1 / (1 + std::exp(1.0F)), 1e-7);
+}
+
+// ---- mixing ----
+
+struct TypesOfExperts {
+  DType gate, up, down;
+};
+
+// A matrix as a file has it, and its values.
+struct ExpertMatrix {
+  WeightMatrix held;
+  Tensor values;
+};
+
+ExpertMatrix random_matrix(DType type, std::int64_t outputs, std::int64_t inputs) {
+  Tensor values = at::randn({outputs, inputs}) / std::sqrt(static_cast<double>(inputs));
+  if (!is_quantised(type)) {
+    const Tensor held = values.to(scalar_type(type));
+    return {{.values = held, .type = type}, held.to(at::kFloat)};
+  }
+  const Tensor blocks = at::empty({outputs, bytes_of(type, inputs)}, at::kByte);
+  for (std::int64_t row = 0; row < outputs; ++row) {
+    const std::span<std::byte> bytes = bytes_of(blocks[row]);
+    quantise_row(type, values[row].const_data_ptr<float>(), inputs, bytes.data());
+    dequantise_row(type, bytes.data(), inputs, values[row].mutable_data_ptr<float>());
+  }
+  return {{.values = blocks, .type = type, .inputs = inputs}, values};
+}
+
+struct Mixture {
+  explicit Mixture(const TypesOfExperts& types) : type(scalar_type(dtype_row(types.gate).computed_in)) {
+    at::manual_seed(3);
+    for (std::int64_t expert = 0; expert < experts_of_mixture; ++expert) {
+      const auto add = [](std::vector<LinearWeights>& weights, std::vector<Tensor>& values,
+                          const ExpertMatrix& matrix) {
+        weights.push_back({.weight = matrix.held});
+        values.push_back(matrix.values);
+      };
+      add(held.gate, gate, random_matrix(types.gate, mixture_columns, mixture_hidden));
+      add(held.up, up, random_matrix(types.up, mixture_columns, mixture_hidden));
+      add(held.down, down, random_matrix(types.down, mixture_hidden, mixture_columns));
+    }
+  }
+  // As the operations of a device read them.
+  ExpertWeights on(const ComputeDevice& device, const Ops& ops) const {
+    ExpertWeights weights = held;
+    for (auto* matrices : {&weights.gate, &weights.up, &weights.down})
+      for (LinearWeights& linear : *matrices) {
+        linear.weight.values = linear.weight.values.clone().to(device.place());
+        ops.prepare(linear.weight);
+      }
+    return weights;
+  }
+  // Every expert of every token in fp32, of which most count nothing.
+  Tensor expected(const Tensor& input, const Tensor& ids, const Tensor& shares) const {
+    const Tensor rows = input.to(at::kFloat), sums = at::zeros(input.sizes());
+    for (std::size_t expert = 0; expert < gate.size(); ++expert) {
+      const Tensor inside = at::silu(at::linear(rows, gate[expert])) * at::linear(rows, up[expert]);
+      const Tensor share = (shares * (ids == static_cast<std::int64_t>(expert))).sum(1, true);
+      sums.add_(share * at::linear(inside, down[expert]));
+    }
+    return sums;
+  }
+
+  at::ScalarType type;  // of activations
+  ExpertWeights held;
+  std::vector<Tensor> gate, up, down;
+};
+
+// Of each token two experts: those that `choose` says.
+template <class Choose>
+Tensor chosen_by(std::int64_t tokens, const Choose& choose) {
+  const Tensor ids = at::empty({tokens, 2}, at::kLong);
+  for (std::int64_t token = 0; token < tokens; ++token) {
+    const auto [first, second] = choose(token);
+    ids[token][0] = first;
+    ids[token][1] = second;
+  }
+  return ids;
+}
+
+using Pair = std::pair<std::int64_t, std::int64_t>;
+
+// Each expert; two of them by all; all but one, of unlike numbers of tokens.
+std::vector<Tensor> choices(std::int64_t tokens) {
+  return {chosen_by(tokens,
+                    [](std::int64_t token) {
+                      return Pair{token % 4, 4};
+                    }),
+          chosen_by(tokens,
+                    [](std::int64_t) {
+                      return Pair{1, 3};
+                    }),
+          chosen_by(tokens, [](std::int64_t token) {
+            return token % 3 > 0 ? Pair{0, 2} : Pair{2, 4};
+          })};
+}
+
+Tensor mixed(const Mixture& mixture, const Tensor& input, const Tensor& ids, const Tensor& shares,
+             const ComputeDevice& device, const Ops& ops, const ExpertWeights& weights) {
+  const std::int64_t rows = ids.numel();
+  Tensor out = device.empty(input.sizes(), mixture.type), gates = device.empty({rows, mixture_columns}, mixture.type),
+         others = device.empty({rows, mixture_columns}, mixture.type);
+  ops.mix_experts(Activation::silu, out, gates, others, input.to(device.place()), ids.to(device.place()),
+                  shares.to(device.place()), weights);
+  return out.cpu();
+}
+
+void expect_mixed(const TypesOfExperts& types, const ComputeDevice& device, std::initializer_list<std::int64_t> rows) {
+  SCOPED_TRACE(fmt::format("gate {}, {}", name_of(types.gate), device.kernels()));
+  const Mixture mixture(types);
+  const std::shared_ptr<const Ops> ops = device.make_ops();
+  const ExpertWeights weights = mixture.on(device, *ops);
+  for (const std::int64_t tokens : rows)
+    for (const Tensor& ids : choices(tokens)) {
+      const Tensor input = at::randn({tokens, mixture_hidden}).to(mixture.type);
+      const Tensor shares = at::softmax(at::randn({tokens, 2}), 1);
+      const Tensor real = mixed(mixture, input, ids, shares, device, *ops, weights).to(at::kFloat);
+      const Tensor expected = mixture.expected(input, ids, shares);
+      const double within = mixture.type == at::kBFloat16 ? 0.05 : is_quantised(types.gate) ? 0.1 : 1e-5;
+      EXPECT_LT((real - expected).abs().max().item<double>(), within * expected.std(/*unbiased=*/false).item<double>())
+          << tokens << " tokens";
+      // What else is in the step changes nothing.
+      const std::int64_t last = tokens - 1;
+      const auto only = [&](const Tensor& of_all) { return of_all.narrow(0, last, 1).contiguous(); };
+      if (!device.has_own_memory()) {
+        EXPECT_TRUE(mixed(mixture, only(input), only(ids), only(shares), device, *ops, weights)[0]
+                        .to(at::kFloat)
+                        .equal(real[last]));
+      }
+    }
+}
+
+void expect_all_types_mixed() {
+  for (const DType type : {DType::fp32, DType::bf16, DType::q8_0, DType::q5_1, DType::q4_k})
+    expect_mixed({type, type, type}, cpu_device(), {1, 4, 64});
+  // A file may hold gate and up in types that round their inputs in unlike blocks.
+  expect_mixed({DType::q4_k, DType::q8_0, DType::q6_k}, cpu_device(), {1, 4});
+  expect_mixed({DType::q8_0, DType::q8_0, DType::q8_0}, cpu_device(), {230});  // more than is computed at once
+}
+
+// In processes of their own, as the environment is read once.
+TEST(MixExperts, IsAPlainSumOnEveryInstructionSet) {
+  GTEST_FLAG_SET(death_test_style, "threadsafe");
+  for (const CpuKernels<float>* kernels : all_cpu_kernels<float>()) {
+    const std::string name(kernels->instructions);
+    const auto run = [&] {
+      ::setenv("MOTLEY_KERNELS", name.c_str(), 1);
+      expect_all_types_mixed();
+      std::exit(::testing::Test::HasFailure() ? 1 : cpu_kernels_name() == name ? 0 : 2);
+    };
+    EXPECT_EXIT(run(), ::testing::ExitedWithCode(0), "") << name;
+  }
+}
+
+TEST(MixExperts, IsAPlainSumOnADeviceWithMemoryOfItsOwn) {
+  for (const DType type : {DType::fp32, DType::bf16, DType::q4_k})
+    expect_mixed({type, type, type}, apart_device(), {1, 4, 64});
+}
+
+}  // namespace
+}  // namespace motley

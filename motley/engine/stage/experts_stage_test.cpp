@@ -1,0 +1,129 @@
+// A stage whose layers are mixtures of experts. Layouts and equality with `transformers` are tests/parity's.
+#include <c10/core/InferenceMode.h>
+#include <gtest/gtest.h>
+
+#include <cstdlib>
+#include <future>
+
+#include "motley/engine/cpu/cpu_device.hpp"
+#include "motley/engine/device/apart_device_test.hpp"
+#include "motley/engine/stage/random_model_test.hpp"
+#include "motley/engine/stage/stage_model.hpp"
+#include "motley/engine/weights/load_weights.hpp"
+#include "motley/workers/linked_groups_test.hpp"
+
+namespace motley {
+namespace {
+
+constexpr const char* experts_config =
+    R"({"model_type": "mixtral", "hidden_size": 64, "num_hidden_layers": 3, "num_attention_heads": 4, "num_key_value_heads": 2,
+        "intermediate_size": 48, "vocab_size": 101, "max_position_embeddings": 64, "num_local_experts": 6, "num_experts_per_tok": 2})";
+
+class ExpertsStageTest : public ::testing::Test {
+ protected:
+  ExpertsStageTest() {
+    std::string pattern = (std::filesystem::temp_directory_path() / "experts-stage-XXXXXX").string();
+    folder_ = ::mkdtemp(pattern.data());
+    spec_.arch = read_architecture(parse_json(experts_config, "config"), "config");
+    spec_.layers = {0, 3};
+    write_random_model(folder_, spec_.arch);
+  }
+  ~ExpertsStageTest() override { std::filesystem::remove_all(folder_); }
+
+  static StepSequence rows(std::uint64_t id, std::int64_t position, std::int64_t count,
+                           std::vector<std::int32_t> blocks) {
+    StepSequence sequence{
+        .sequence = id, .position = position, .count = count, .blocks = std::move(blocks), .sampling = Sampling{}};
+    for (std::int64_t i = position; i < position + count; ++i)
+      sequence.tokens.push_back(static_cast<std::int32_t>((static_cast<std::int64_t>(id) * 31 + i * 7) % 101));
+    return sequence;
+  }
+  static at::Tensor logits_of(StageModel& model, const Step& step) {
+    const c10::InferenceMode guard;
+    const at::Tensor logits = model.logits(step, model.forward(step, {}));
+    return logits.defined() ? logits.cpu().clone() : logits;
+  }
+
+  std::filesystem::path folder_;
+  StageSpec spec_{.embedding = true,
+                  .head = true,
+                  .kv_tokens = 200,
+                  .limits = {.max_tokens = 40, .max_sequences = 4, .block_tokens = 8}};
+};
+
+TEST_F(ExpertsStageTest, AllocatesWhatWasPredicted) {
+  for (const DType type : {DType::fp32, DType::bf16}) {
+    spec_.weight_type = type;
+    const Shard shard = make_shards(spec_.arch, 1).front();
+    const StageModel::Allocated real = StageModel(spec_, folder_, nullptr, cpu_device()).allocated();
+    const ModelPart part = whole_model(spec_.arch);
+    EXPECT_EQ(real.weights, weight_bytes(spec_.arch, part, shard, type));
+    EXPECT_EQ(real.activations, activation_bytes(spec_.arch, part, shard, type, spec_.limits));
+  }
+}
+
+// To the bit: alone, and in a batch with others.
+TEST_F(ExpertsStageTest, ARequestDoesNotDependOnItsCompany) {
+  for (const DType type : {DType::fp32, DType::bf16, DType::q8_0}) {
+    spec_.weight_type = type;
+    StageModel alone(spec_, folder_, nullptr, cpu_device()), together(spec_, folder_, nullptr, cpu_device());
+    const Step first{.step = 1, .sequences = {rows(1, 0, 20, {3, 1, 2})}},
+        first_of_two{.step = 1, .sequences = {rows(2, 0, 17, {0, 6, 8}), rows(1, 0, 20, {5, 4, 7})}},
+        next{.step = 2, .sequences = {rows(1, 20, 1, {3, 1, 2})}},
+        next_of_two{.step = 2, .sequences = {rows(1, 20, 1, {5, 4, 7}), rows(2, 17, 1, {0, 6, 8})}};
+    EXPECT_TRUE(logits_of(together, first_of_two)[1].equal(logits_of(alone, first)[0]));
+    EXPECT_TRUE(logits_of(together, next_of_two)[0].equal(logits_of(alone, next)[0]));
+  }
+}
+
+TEST_F(ExpertsStageTest, SaysTheSameOnADeviceWithMemoryOfItsOwn) {
+  StageModel here(spec_, folder_, nullptr, cpu_device()), apart(spec_, folder_, nullptr, apart_device());
+  for (const Step& step : {Step{.step = 1, .sequences = {rows(1, 0, 20, {3, 1, 2}), rows(2, 0, 5, {4})}},
+                           Step{.step = 2, .sequences = {rows(1, 20, 1, {3, 1, 2})}}}) {
+    const at::Tensor expected = logits_of(here, step);
+    EXPECT_LT((logits_of(apart, step) - expected).abs().max().item<double>(), 1e-5 * expected.std().item<double>());
+  }
+}
+
+// Blocks whose router would choose the experts that the model's own likes least.
+class ContraryBlocks final : public BlockStore {
+ public:
+  ContraryBlocks(std::unique_ptr<BlockStore> from, const LayerRange& layers) : from_(std::move(from)) {
+    for (std::int64_t layer = layers.first; layer < layers.end; ++layer) {
+      blocks_.push_back(from_->block(layer));
+      blocks_.back().router.values = -blocks_.back().router.values;
+    }
+  }
+  const BlockWeights& block(std::int64_t layer) override { return blocks_.at(static_cast<std::size_t>(layer)); }
+  std::int64_t bytes() const override { return from_->bytes(); }
+
+ private:
+  std::unique_ptr<BlockStore> from_;
+  std::vector<BlockWeights> blocks_;
+};
+
+// Ranks of unlike devices round the logits of a router unlike, and may not take unlike experts: here they would.
+TEST_F(ExpertsStageTest, RanksTakeTheExpertsOfTheFirst) {
+  const Step step{.step = 1, .sequences = {rows(1, 0, 20, {3, 1, 2}), rows(2, 0, 5, {4})}};
+  StageModel whole(spec_, folder_, nullptr, cpu_device());
+  const at::Tensor expected = logits_of(whole, step);
+  spec_.degree = 2;
+  spec_.shares = {0.7, 0.3};
+  LinkedGroups groups("shm", 2);
+  std::vector<std::future<at::Tensor>> ranks;
+  for (const int rank : {0, 1})
+    ranks.push_back(std::async(std::launch::async, [&, rank, spec = spec_]() mutable {
+      const c10::InferenceMode guard;
+      spec.rank = rank;
+      const ComputeDevice& device = rank == 0 ? cpu_device() : apart_device();
+      StageWeights weights = load_weights(spec, folder_, device);
+      if (rank == 1) weights.blocks = std::make_unique<ContraryBlocks>(std::move(weights.blocks), spec.layers);
+      StageModel part(spec, std::move(weights), groups[static_cast<std::size_t>(rank)].get(), device);
+      return logits_of(part, step);
+    }));
+  EXPECT_LT((ranks[0].get() - expected).abs().max().item<double>(), 1e-5 * expected.std().item<double>());
+  ranks[1].get();
+}
+
+}  // namespace
+}  // namespace motley
