@@ -5,9 +5,11 @@
 #include <array>
 #include <map>
 #include <optional>
+#include <span>
 
 #include "motley/base/binding.hpp"
 #include "motley/convert/gguf_keys.hpp"
+#include "motley/model/families/families.hpp"
 
 namespace motley {
 namespace {
@@ -16,26 +18,6 @@ namespace fs = std::filesystem;
 
 // Of tokenizer.ggml.token_type.
 enum TokenType : std::int32_t { normal = 1, unknown = 2, control = 3, user_defined = 4, unused = 5, byte = 6 };
-
-struct Rule {
-  std::string_view pattern;  // a regular expression that splits a text before its bytes are merged
-  std::string_view name;     // of tokenizer.ggml.pre
-};
-
-// Rules that llama.cpp knows, by the pattern in tokenizer.json.
-constexpr std::array<Rule, 6> rules = {{
-    {R"('s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+)", "gpt-2"},
-    {R"((?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+)",
-     "llama-bpe"},
-    {R"((?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+)",
-     "qwen2"},
-    {R"((?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?[\p{L}\p{M}]+|\p{N}| ?[^\s\p{L}\p{M}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+)",
-     "qwen35"},
-    {R"([^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]*[\p{Ll}\p{Lm}\p{Lo}\p{M}]+|[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]+[\p{Ll}\p{Lm}\p{Lo}\p{M}]*|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+)",
-     "tekken"},
-    {R"([^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]*[\p{Ll}\p{Lm}\p{Lo}\p{M}]+(?i:'s|'t|'re|'ve|'m|'ll|'d)?|[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]+[\p{Ll}\p{Lm}\p{Lo}\p{M}]*(?i:'s|'t|'re|'ve|'m|'ll|'d)?|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+)",
-     "gpt-4o"},
-}};
 
 // A member along the way; null where one is missing.
 const Value* at(const Value* value, std::initializer_list<std::string_view> keys) {
@@ -154,26 +136,27 @@ class TokenizerWriter {
 
   // The name of the rule by which a text is split before its bytes are merged.
   std::string rule_name() const {
-    bool digits = false, byte_level = false;
-    std::string pattern;
+    std::vector<std::string> patterns;
+    bool split = false, byte_level = false;
     for (const Value* step : steps_of(tokenizer_.find("pre_tokenizer"), "pretokenizers")) {
       const std::string type = text_at(step, {"type"});
-      if (type == "Digits" && true_at(step, {"individual_digits"}))
-        digits = true;
-      else if (type == "Split" && pattern.empty())
-        pattern = text_at(step, {"pattern", "Regex"});
-      else if (type == "ByteLevel")
+      if (type == "ByteLevel") {
         byte_level = true;
-      else
-        pattern = "?";
-      if (type == "ByteLevel" && !step->find("use_regex")) pattern = pattern.empty() ? rules[0].pattern : pattern;
-      if (type == "ByteLevel" && true_at(step, {"use_regex"})) pattern = pattern.empty() ? rules[0].pattern : "?";
+        if (step->find("use_regex") ? true_at(step, {"use_regex"}) : !split) patterns.emplace_back(gpt2_words);
+      } else if (type == "Digits" && true_at(step, {"individual_digits"})) {
+        patterns.emplace_back(one_digit);
+      } else {
+        split = true;
+        patterns.push_back(type == "Split" ? text_at(step, {"pattern", "Regex"}) : type);
+      }
     }
-    for (const Rule& rule : rules)
-      if (byte_level && rule.pattern == pattern && (!digits || &rule == &rules[0]))
-        return digits ? "smollm" : std::string(rule.name);
-    std::string known = "smollm";
-    for (const Rule& rule : rules) known += fmt::format(", {}", rule.name);
+    std::string known;
+    for (const PreTokenizer& one : pre_tokenizers()) {
+      const auto end = std::ranges::find(one.patterns, std::string_view());
+      const std::string name(one.names.substr(0, one.names.find(' ')));
+      if (byte_level && std::ranges::equal(patterns, std::span(one.patterns.begin(), end))) return name;
+      known += (known.empty() ? "" : ", ") + name;
+    }
     refuse("its rule for splitting a text is none that is known by name",
            fmt::format("known: {}; serve the folder itself: --weight-type quantises it as it is loaded", known));
   }

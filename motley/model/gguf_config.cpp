@@ -70,9 +70,6 @@ constexpr std::array<SameKey, 9> same_keys = {{
     {"rope.freq_base", "rope_theta", false},
 }};
 
-// Texts that end a turn or a document, which llama.cpp takes for ends of sequences, too.
-constexpr std::array<std::string_view, 6> end_texts = {"<|eot_id|>", "<|im_end|>",      "<|end|>",
-                                                       "<|eom_id|>", "<|end_of_text|>", "<|endoftext|>"};
 constexpr std::int64_t control_token = 3;  // of tokenizer.ggml.token_type
 
 // As people write it: 1e-05, where the nearest fp32 number to that is 9.99999974737875e-06.
@@ -178,7 +175,7 @@ void read_scaling(const Metadata& metadata, Value& config) {
 
 // ---- tokens ----
 
-void read_tokens(const Metadata& metadata, Value& config) {
+void read_tokens(const Metadata& metadata, const GgufForm& form, Value& config) {
   std::vector<std::int64_t> ends;
   const auto add = [&](std::int64_t token) {
     if (std::find(ends.begin(), ends.end(), token) == ends.end()) ends.push_back(token);
@@ -191,7 +188,7 @@ void read_tokens(const Metadata& metadata, Value& config) {
     for (std::size_t i = 0; i < std::min(texts->as_array().size(), kinds->as_array().size()); ++i) {
       const Value& text = texts->as_array()[i];
       if (kinds->as_array()[i] == Value(control_token) && text.is_string() &&
-          std::find(end_texts.begin(), end_texts.end(), text.as_string()) != end_texts.end())
+          std::ranges::find(form.end_texts, text.as_string()) != form.end_texts.end())
         add(static_cast<std::int64_t>(i));
     }
   Value list = Value::array();
@@ -204,16 +201,20 @@ void read_tokens(const Metadata& metadata, Value& config) {
 
 // ---- tensors ----
 
-void read_tensors(const Metadata& metadata, const GgufForm& form, Value& config) {
-  const StoredTensor* embedding = metadata.tensor("token_embd.weight");
+void read_tensors(const Metadata& metadata, const Family& family, Value& config) {
+  const GgufForm& form = *family.gguf;
+  const auto name_of_role = [&](std::string_view role, std::string_view ending) {
+    return with_layer(names_of_role(family, role).gguf, "0").append(ending);
+  };
+  const std::string table = name_of_role("embedding", ".weight");
+  const StoredTensor* embedding = metadata.tensor(table);
   if (!embedding || embedding->shape.size() != 2)
     metadata.required("general.architecture")
-        .fail("the tensor token_embd.weight is missing", "the file is not a whole model");
+        .fail(fmt::format("the tensor {} is missing", table), "the file is not a whole model");
   config.set("vocab_size", embedding->shape.front());
-  config.set("tie_word_embeddings", metadata.tensor("output.weight") == nullptr);
-  const bool query = metadata.tensor("blk.0.attn_q.bias") != nullptr;
-  const bool output = metadata.tensor("blk.0.attn_output.bias") != nullptr;
-  const bool ffn = metadata.tensor("blk.0.ffn_up.bias") != nullptr;
+  config.set("tie_word_embeddings", metadata.tensor(name_of_role("head", ".weight")) == nullptr);
+  const auto has_bias = [&](std::string_view role) { return metadata.tensor(name_of_role(role, ".bias")) != nullptr; };
+  const bool query = has_bias("q"), output = has_bias("o"), ffn = has_bias("up");
   const auto mismatch = [&](const char* what) {
     metadata.required("general.architecture").fail(what, "use the model's folder with config.json and safetensors");
   };
@@ -249,8 +250,8 @@ Value gguf_config(const std::vector<std::unique_ptr<GgufFile>>& parts) {
     if (const Value* value = metadata.find(metadata.own(key.gguf))) config.set(key.config, *value);
   config.set("hidden_act", "silu");
   read_scaling(metadata, config);
-  read_tensors(metadata, *family.gguf, config);
-  read_tokens(metadata, config);
+  read_tensors(metadata, family, config);
+  read_tokens(metadata, *family.gguf, config);
   return config;
 }
 

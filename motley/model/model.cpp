@@ -64,9 +64,13 @@ void set_tensor_types(Model& model, const std::string& source) {
   model.arch.checkpoint_type = DType::file;
 }
 
+std::string head_tensor_name(const Architecture& arch) {
+  return std::string(names_of_role(family_of(arch), "head").hugging_face).append(".weight");
+}
+
 // Under all names that files have for them.
 std::vector<std::string> tensor_names(const Architecture& arch) {
-  std::vector<std::string> names;
+  std::vector<std::string> names = {head_tensor_name(arch)};  // where it is tied, it is the embedding
   for (const TensorSpec& tensor : part_tensors(arch, whole_model(arch))) {
     names.push_back(tensor.name);
     if (!tensor.stacked_name.empty()) names.push_back(tensor.stacked_name);
@@ -84,7 +88,8 @@ void read_weights(Model& model, const fs::path& config_json) {
     return;
   }
   try {
-    if (has_own_head(model.arch.tied_embeddings, embedding_tensors(model.arch).front().name, *checkpoint)) {
+    if (has_own_head(model.arch.tied_embeddings, embedding_tensors(model.arch).front().name,
+                     head_tensor_name(model.arch), *checkpoint)) {
       model.config.set("tie_word_embeddings", false);
       model.arch.tied_embeddings = false;
     }

@@ -11,7 +11,6 @@
 namespace motley {
 namespace {
 
-const std::string head_tensor = "lm_head.weight";
 // Computed from the configuration, or read as a part of it.
 constexpr std::array<std::string_view, 2> harmless = {"rotary_emb.inv_freq", "rope_freqs.weight"};
 constexpr std::string_view base_prefix = "model.";  // which base models are saved without
@@ -26,16 +25,16 @@ bool is_same(const StoredTensor& a, const StoredTensor& b) {
 
 }  // namespace
 
-bool has_own_head(bool tied, const std::string& embedding, const Checkpoint& checkpoint) {
+bool has_own_head(bool tied, const std::string& embedding, const std::string& head, const Checkpoint& checkpoint) {
   if (!checkpoint.contains(embedding) && !tied)
     throw input_error(fmt::format("the tensor {} is missing from the weights, and is not tied to the head", embedding),
                       "take config.json and weights from the same model");
-  return tied && checkpoint.contains(embedding) && checkpoint.contains(head_tensor) &&
-         !is_same(checkpoint.find(embedding).tensor, checkpoint.find(head_tensor).tensor);
+  return tied && checkpoint.contains(embedding) && checkpoint.contains(head) &&
+         !is_same(checkpoint.find(embedding).tensor, checkpoint.find(head).tensor);
 }
 
 std::vector<std::string> unread_tensors(const std::vector<std::string>& stored, const std::vector<std::string>& read) {
-  std::set<std::string> known = {head_tensor};  // where it is tied, it is the embedding
+  std::set<std::string> known;
   for (const std::string& name : read) known.insert(without_prefix(name));
   std::vector<std::string> unread;
   for (const std::string& name : stored) {

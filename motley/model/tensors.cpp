@@ -2,11 +2,9 @@
 
 #include <algorithm>
 #include <optional>
-#include <span>
 #include <string_view>
 #include <utility>
 
-#include "motley/base/error.hpp"
 #include "motley/model/families/families.hpp"
 
 namespace motley {
@@ -20,15 +18,14 @@ std::int64_t embedding_dim(const Architecture& arch) {
 class List {
  public:
   explicit List(const Architecture& arch, std::optional<std::int64_t> layer = {})
-      : names_(family_of(arch).tensors),
+      : family_(family_of(arch)),
         layer_(layer ? std::to_string(*layer) : std::string()),
         kind_(layer ? arch.kind_index(*layer) : 0) {}
 
   void add(std::string_view role, std::string_view ending, std::vector<std::int64_t> shape, Cut cut) {
-    const auto found = std::ranges::find(names_, role, &TensorNames::role);
-    MOTLEY_CHECK(found != names_.end());
-    tensors_.push_back({std::string(role).append(ending), with_layer(found->hugging_face, layer_).append(ending),
-                        std::move(shape), cut, kind_, !layer_.empty(), experts_});
+    tensors_.push_back({std::string(role).append(ending),
+                        with_layer(names_of_role(family_, role).hugging_face, layer_).append(ending), std::move(shape),
+                        cut, kind_, !layer_.empty(), experts_});
   }
   // What is added from here on is there once for each of them.
   void of_each(std::int64_t experts) { experts_ = experts; }
@@ -46,7 +43,7 @@ class List {
   std::vector<TensorSpec> take() { return std::move(tensors_); }
 
  private:
-  std::span<const TensorNames> names_;
+  const Family& family_;
   std::string layer_;
   std::size_t kind_;
   std::int64_t experts_ = 0;

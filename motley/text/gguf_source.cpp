@@ -3,7 +3,7 @@
 namespace motley {
 
 // The tokenizer of a GGUF file, built with the `tokenizers` library; runs in the same module as codec_source. What the
-// keys mean, and which rules a name of `tokenizer.ggml.pre` stands for, is as llama.cpp reads them.
+// keys mean is as llama.cpp reads them; `pre_tokenizer` is what `tokenizer.ggml.pre` stands for.
 const char* const gguf_source = R"py(
 from tokenizers import Regex, decoders, models, normalizers, pre_tokenizers, processors
 
@@ -11,52 +11,6 @@ NORMAL, UNKNOWN, CONTROL, USER_DEFINED, UNUSED, BYTE = range(1, 7)
 SPACE = "\u2581"
 
 CONVERT_AGAIN = "convert the model again with a current llama.cpp, or serve its Hugging Face folder"
-
-# ---- rules by which text is cut before byte pairs are merged ----
-
-CONTRACTIONS = "(?i:'s|'t|'re|'ve|'m|'ll|'d)"
-GPT2 = r"'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+"
-LINES_AND_SPACES = r"\s*[\r\n]+|\s+(?!\S)|\s+"
-
-
-def words(digits, contractions=CONTRACTIONS + "|", marks="", tail=r"[\r\n]*"):
-    letters = rf"\p{{L}}{marks}"
-    return (rf"{contractions}[^\r\n\p{{L}}\p{{N}}]?[{letters}]+|{digits}| ?[^\s{letters}\p{{N}}]+{tail}|"
-            + LINES_AND_SPACES)
-
-
-def words_by_case(digits, contractions=""):
-    upper, lower = r"\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}", r"\p{Ll}\p{Lm}\p{Lo}\p{M}"
-    before = r"[^\r\n\p{L}\p{N}]?"
-    return (rf"{before}[{upper}]*[{lower}]+{contractions}|{before}[{upper}]+[{lower}]*{contractions}|{digits}|"
-            rf" ?[^\s\p{{L}}\p{{N}}]+[\r\n/]*|" + LINES_AND_SPACES)
-
-
-CJK = "[\u4e00-\u9fa5\u0800-\u4e00\uac00-\ud7ff]+"
-WORDS_BY_CLASS = (r"""[!"#$%&'()*+,\-./:;<=>?@\[\\\]^_`{|}~][A-Za-z]+|[^\r\n\p{L}\p{P}\p{S}]?[\p{L}\p{M}]+|"""
-                  r""" ?[\p{P}\p{S}]+[\r\n]*|""" + LINES_AND_SPACES)
-
-# Names of tokenizer.ggml.pre by their rules.
-RULES = [
-    ([GPT2], "gpt-2 phi-2 jina-es jina-de gigachat a.x-4.0 mellum modern-bert mpt olmo jais trillion granite-docling "
-             "exaone4"),
-    ([r"\p{N}", GPT2], "smollm starcoder refact command-r codeshell exaone minerva-7b"),
-    ([words(r"\p{N}{1,3}")], "llama3 llama-v3 llama-bpe falcon3 falcon-h1 pixtral midm-2.0 lfm2 dbrx smaug-bpe chatglm-bpe "
-                             "glm4"),
-    ([words(r"\p{N}")], "qwen2 deepseek-r1-qwen kormo megrez stablelm2 hunyuan solar-open grok-2"),
-    ([words(r"\p{N}", marks=r"\p{M}")], "qwen35"),
-    ([words_by_case(r"\p{N}")], "tekken"),
-    ([words_by_case(r"\p{N}{1,3}", CONTRACTIONS + "?")], "gpt-4o llama4 kanana2"),
-    ([r"\p{N}{1,3}", "[\u4e00-\u9fa5\u3040-\u309f\u30a0-\u30ff]+", WORDS_BY_CLASS], "deepseek-v3 hunyuan-dense"),
-    ([r"[\r\n]", r"\s?\p{L}+", r"\s?\p{P}+", CJK, r"\p{N}"], "deepseek-coder"),
-    ([r"[\p{P}\$\+<=>\^~\|`]+", GPT2, r"[0-9][0-9][0-9]"], "falcon"),
-    ([r"[\p{P}\$\+<=>\^~\|]+", GPT2, r"\p{N}+", r"[0-9][0-9][0-9]"], "default"),
-]
-RULES = {name: patterns for patterns, names in RULES for name in names.split()}
-# Where a whole word is in the vocabulary, it is one token whatever the merges are.
-WHOLE_WORDS_FIRST = "llama3 llama-v3 llama-bpe falcon3 falcon-h1 pixtral midm-2.0 lfm2 tekken glm4".split()
-BEGIN_BY_DEFAULT = "llama3 llama-v3 llama-bpe falcon3 falcon-h1 pixtral midm-2.0 lfm2".split()
-
 
 # ---- metadata ----
 
@@ -102,10 +56,7 @@ class GgufKeys:
 
 
 def byte_pair_tokenizer(keys, vocabulary):
-    name = keys.one("tokenizer.ggml.pre", str, "default")
-    if name not in RULES:
-        hint = "known: " + ", ".join(sorted(RULES))
-        raise InputError(f"{keys.path}: tokenizer.ggml.pre: the pre-tokenizer {name!r} is unknown", hint)
+    rule = keys.values["pre_tokenizer"]
     merges = keys.all("tokenizer.ggml.merges", (str,))
     if merges is None:
         keys.fail("tokenizer.ggml.merges is missing: tokenizers of the kind gpt2 need it")
@@ -115,12 +66,12 @@ def byte_pair_tokenizer(keys, vocabulary):
         if cut < 0 or cut + 1 == len(merge):
             keys.fail(f"tokenizer.ggml.merges[{place}]: expected two tokens with a space between them, found {merge!r}")
         pairs.append((merge[:cut], merge[cut + 1:]))
-    tokenizer = Tokenizer(models.BPE(vocabulary, pairs, ignore_merges=name in WHOLE_WORDS_FIRST))
-    split = [pre_tokenizers.Split(Regex(pattern), "isolated") for pattern in RULES[name]]
+    tokenizer = Tokenizer(models.BPE(vocabulary, pairs, ignore_merges=rule["whole_words_first"]))
+    split = [pre_tokenizers.Split(Regex(pattern), "isolated") for pattern in rule["patterns"]]
     tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
         [*split, pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)])
     tokenizer.decoder = decoders.ByteLevel()
-    return tokenizer, name in BEGIN_BY_DEFAULT
+    return tokenizer, rule["begins"]
 
 
 def merges_of(pieces, scores):

@@ -6,6 +6,7 @@
 
 #include "motley/base/error.hpp"
 #include "motley/checkpoint/gguf.hpp"
+#include "motley/model/families/families.hpp"
 #include "motley/text/text_processes.hpp"
 
 namespace motley {
@@ -53,6 +54,26 @@ void check_text(const std::filesystem::path& file, const std::string& key, const
   for (const Value& item : value.as_array()) check_text(file, key, item);
 }
 
+// What the file's `tokenizer.ggml.pre` stands for.
+Value pre_tokenizer(const std::filesystem::path& file, const Value* stated) {
+  const std::string name = stated == nullptr ? "default" : stated->is_string() ? stated->as_string() : "";
+  std::string known;
+  for (const PreTokenizer& one : pre_tokenizers()) {
+    for (std::size_t at = 0, end = 0; end != std::string_view::npos; at = end + 1) {
+      end = one.names.find(' ', at);
+      if (one.names.substr(at, end - at) != name) continue;
+      Value patterns = Value::array();
+      for (const std::string_view pattern : one.patterns)
+        if (!pattern.empty()) patterns.push_back(std::string(pattern));
+      return Value::object(
+          {{"patterns", patterns}, {"whole_words_first", one.whole_words_first}, {"begins", one.begins}});
+    }
+    known.append(known.empty() ? "" : " ").append(one.names);
+  }
+  throw input_error(fmt::format("{}: tokenizer.ggml.pre: the pre-tokenizer '{}' is unknown", file.string(), name),
+                    fmt::format("known: {}", known));
+}
+
 // Of a GGUF file's metadata.
 std::string tokenizer_keys(const std::filesystem::path& file) {
   Value keys = Value::object();
@@ -62,6 +83,8 @@ std::string tokenizer_keys(const std::filesystem::path& file) {
     check_text(file, key, value);
     keys.set(key, value);
   }
+  if (const Value* kind = keys.find("tokenizer.ggml.model"); kind != nullptr && *kind == Value("gpt2"))
+    keys.set("pre_tokenizer", pre_tokenizer(file, keys.find("tokenizer.ggml.pre")));
   return to_json(keys);
 }
 

@@ -110,6 +110,20 @@ def record(program, name):
             "with_special": [tokenize(program, file, text) for text in texts()[:10]]}
 
 
+def rule_called(name):
+    """The entry of motley's families, or of pre_tokenizer.cpp, that has the name."""
+    text = "\n".join(path.read_text() for path in sorted((ROOT / "motley/model/families").glob("pre_tokenizer.*")))
+    text += "\n".join(path.read_text() for path in sorted((ROOT / "motley/model/families").glob("*.cpp")))
+    strings = {key: raw or json.loads(f'"{plain}"') for key, raw, plain in
+               re.findall(r'string_view (\w+) =\s+(?:R"\((.*)\)"|"(.*)");', text)}
+    for names, patterns, flags in re.findall(r'\{"([^"]+)",\s+\{([\w, ]+)\}([\w, ]*)\}', text):
+        if name in names.split():
+            whole_words_first, begins = (flags.split(", ")[1:] + ["false", "false"])[:2]
+            return {"patterns": [strings[pattern] for pattern in patterns.split(", ")],
+                    "whole_words_first": whole_words_first == "true", "begins": begins == "true"}
+    raise SystemExit(f"no family has the pre-tokenizer {name}")
+
+
 def own_codec(path):
     """motley's Python half on a file, by the keys that gguf-py reads."""
     module = types.ModuleType("codec")
@@ -117,6 +131,8 @@ def own_codec(path):
         text = (ROOT / "motley" / "text" / f"{source}.cpp").read_text()
         exec(text.split('R"py(')[1].split(')py"')[0], module.__dict__)
     keys = {key: field.contents() for key, field in gguf.GGUFReader(path).fields.items() if key.startswith("tokenizer.")}
+    if keys["tokenizer.ggml.model"] == "gpt2":
+        keys["pre_tokenizer"] = rule_called(keys.get("tokenizer.ggml.pre", "default"))
     return module.open_gguf(path, keys)
 
 

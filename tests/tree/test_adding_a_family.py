@@ -15,12 +15,15 @@ CONFIG = {"model_type": "sometimes", "hidden_size": 16, "num_hidden_layers": 3, 
           "intermediate_size": 40, "expert_size": 8, "experts": 3, "experts_per_token": 2, "vocab_size": 50}
 MAIN = """
 #include <iostream>
+#include "motley/model/families/families.hpp"
 #include "motley/model/model.hpp"
 int main(int, char** arguments) try {
   const motley::Model model = motley::read_model(arguments[1]);
   for (const motley::TensorSpec& tensor : part_tensors(model.arch, whole_model(model.arch)))
     std::cout << tensor.name << " " << tensor.elements() << "\\n";
   std::cout << "total " << total_parameters(model.arch) << "\\nactive " << active_parameters(model.arch) << "\\n";
+  for (const motley::PreTokenizer& rule : motley::pre_tokenizers())
+    if (rule.names == "sometimes-bpe") std::cout << rule.names << " " << rule.patterns.front() << "\\n";
 } catch (const motley::Error& error) {
   std::cout << error.what() << "\\n";
 }
@@ -64,6 +67,7 @@ def test_a_family_is_one_file_and_two_lines(tmp_path):
     assert int(told["active"]) == int(told["total"]) - one
     assert told["model.layers.1.mlp.experts.2.down.weight"] == str(16 * 8)
     assert told["model.layers.1.mlp.gate.weight"] == str(router)
+    assert told["sometimes-bpe"] == r"[a-z]+|\p{N}{1,2}|\s+"
     assert "model.layers.0.mlp.gate_proj.weight" in told and "model.layers.1.mlp.gate_proj.weight" not in told
 
     (tmp_path / "config.json").write_text(json.dumps(CONFIG | {"experts_per_token": 4}))

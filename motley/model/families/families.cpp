@@ -28,6 +28,20 @@ const Family& family_of(const Architecture& arch) {
   return **found;
 }
 
+const TensorNames& names_of_role(const Family& family, std::string_view role) {
+  const auto found = std::ranges::find(family.tensors, role, &TensorNames::role);
+  MOTLEY_CHECK(found != family.tensors.end());
+  return *found;
+}
+
+std::vector<PreTokenizer> pre_tokenizers() {
+  std::vector<PreTokenizer> all;
+  for (const Family* family : families())
+    all.insert(all.end(), family->pre_tokenizers.begin(), family->pre_tokenizers.end());
+  all.insert(all.end(), more_pre_tokenizers.begin(), more_pre_tokenizers.end());
+  return all;
+}
+
 const Family* gguf_family(const Value& metadata) {
   const Value* architecture = metadata.find("general.architecture");
   const Family* found = nullptr;

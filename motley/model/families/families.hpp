@@ -2,6 +2,7 @@
 #pragma once
 
 #include <span>
+#include <vector>
 
 #include "motley/model/families/family.hpp"
 
@@ -11,6 +12,11 @@ extern const Family llama_family, mistral_family, mixtral_family, opt_family, qw
 
 std::span<const Family* const> families();
 const Family& family_of(const Architecture& arch);
+// Of a role that the family has.
+const TensorNames& names_of_role(const Family& family, std::string_view role);
+
+// Those of all families, then the others.
+std::vector<PreTokenizer> pre_tokenizers();
 
 // Of a GGUF file; null: its architecture is none that is known.
 const Family* gguf_family(const Value& metadata);

@@ -35,6 +35,19 @@ TEST(Families, NamesInGgufFilesGoBothWays) {
   EXPECT_EQ(gguf_name(family_of(arch).tensors, "model.layers.31.self_attn.k_norm.weight"), "blk.31.attn_k_norm.weight");
 }
 
+TEST(Families, RulesOfTokenizersHaveEachNameOnce) {
+  std::set<std::string_view> seen;
+  for (const PreTokenizer& rule : pre_tokenizers()) {
+    EXPECT_FALSE(rule.patterns.front().empty()) << rule.names;
+    for (std::size_t at = 0, end = 0; end != std::string_view::npos; at = end + 1) {
+      end = rule.names.find(' ', at);
+      EXPECT_TRUE(seen.insert(rule.names.substr(at, end - at)).second) << rule.names;
+    }
+  }
+  for (const char* name : {"default", "gpt-2", "llama-bpe", "qwen2", "smollm", "tekken"})
+    EXPECT_TRUE(seen.contains(name)) << name;
+}
+
 Value metadata_of(const std::string& architecture, const std::map<std::string, std::int64_t>& sizes) {
   Value metadata = Value::object({{"general.architecture", architecture}});
   for (const auto& [key, value] : sizes) metadata.set(architecture + "." + key, value);

@@ -12,6 +12,11 @@ Architecture read_llama(const Config& config) {
   return arch;
 }
 
+constexpr std::array<PreTokenizer, 2> llama_pre_tokenizers = {{
+    {"llama-bpe llama3 llama-v3 falcon3 falcon-h1 pixtral midm-2.0 lfm2", {llama3_words}, true, true},
+    {"smollm starcoder refact command-r codeshell exaone minerva-7b", {one_digit, gpt2_words}},
+}};
+
 }  // namespace
 
 constinit const Family llama_family = {
@@ -20,6 +25,7 @@ constinit const Family llama_family = {
     .tensors = gated_tensors_in_pairs,
     .deviation = gated_deviation,
     .gguf = GgufForm{.architecture = "llama", .keys = {}, .attention_bias = "attention_bias", .ffn_bias = "mlp_bias"},
+    .pre_tokenizers = llama_pre_tokenizers,
 };
 
 }  // namespace motley

@@ -17,6 +17,10 @@ constexpr std::array<GgufKey, 1> mistral_keys = {
     {{"attention.sliding_window", "sliding_window",
       [](const Architecture& arch) { return arch.kinds.front().window; }}}};
 
+constexpr std::string_view words_by_case =
+    R"([^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]*[\p{Ll}\p{Lm}\p{Lo}\p{M}]+|[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]+[\p{Ll}\p{Lm}\p{Lo}\p{M}]*|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+)";
+constexpr std::array<PreTokenizer, 1> mistral_pre_tokenizers = {{{"tekken", {words_by_case}, true}}};
+
 }  // namespace
 
 constinit const Family mistral_family = {
@@ -27,6 +31,7 @@ constinit const Family mistral_family = {
     .gguf =
         GgufForm{
             .architecture = "llama", .keys = mistral_keys, .attention_bias = "attention_bias", .ffn_bias = "mlp_bias"},
+    .pre_tokenizers = mistral_pre_tokenizers,
 };
 
 }  // namespace motley

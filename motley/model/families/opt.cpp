@@ -61,6 +61,10 @@ constexpr std::array<TensorNames, 14> opt_tensors = {{
     {"head", "lm_head", {}},
 }};
 
+constexpr std::array<PreTokenizer, 1> opt_pre_tokenizers = {
+    {{"gpt-2 phi-2 jina-es jina-de gigachat a.x-4.0 mellum modern-bert mpt olmo jais trillion granite-docling exaone4",
+      {gpt2_words}}}};
+
 }  // namespace
 
 constinit const Family opt_family = {
@@ -69,6 +73,7 @@ constinit const Family opt_family = {
     .tensors = opt_tensors,
     .deviation = "init_std",
     .gguf = {},
+    .pre_tokenizers = opt_pre_tokenizers,
 };
 
 }  // namespace motley

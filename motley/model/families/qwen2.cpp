@@ -12,6 +12,11 @@ Architecture read_qwen2(const Config& config) {
   return arch;
 }
 
+constexpr std::string_view qwen2_words =
+    R"((?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+)";
+constexpr std::array<PreTokenizer, 1> qwen2_pre_tokenizers = {
+    {{"qwen2 deepseek-r1-qwen kormo megrez stablelm2 hunyuan solar-open grok-2", {qwen2_words}}}};
+
 }  // namespace
 
 constinit const Family qwen2_family = {
@@ -20,6 +25,7 @@ constinit const Family qwen2_family = {
     .tensors = gated_tensors_in_order,
     .deviation = gated_deviation,
     .gguf = GgufForm{.architecture = "qwen2", .keys = {}, .attention_bias = {}, .ffn_bias = {}},
+    .pre_tokenizers = qwen2_pre_tokenizers,
 };
 
 }  // namespace motley
