@@ -6,8 +6,8 @@
 //   decode_bench kernels          the names of the sets that this processor runs
 //   decode_bench bandwidth THREADS  bytes/s of reading and of copying large arrays
 //
-// TYPE: of the weights; `file`: as the model has them. KV: of keys and values (default: the type computed in, and bf16 with quantised weights).
-// Prints JSON.
+// TYPE: of the weights; `file`: as the model has them. KV: of keys and values (default: the type computed in, and bf16
+// with quantised weights). Prints JSON.
 #include <ATen/ATen.h>
 #include <ATen/Parallel.h>
 #include <c10/core/InferenceMode.h>
