@@ -1,12 +1,13 @@
 // Cuts a line of units into a chain of stages over limited resources: exact, for two objectives.
 //
 // There are K classes of interchangeable items, `counts[k]` of each. An option is a kind of stage: it takes items of
-// some classes, stands at a place, holds at least one unit and as many as its capacity has room for, and costs time that
-// is the sum over its units. Units are of a few kinds, each with its time and its size on every option; a stage holds
-// some that follow one another in the line. A chain is a sequence of options that hold all units. Its two objectives:
+// some classes, stands at a place, holds at least one unit and as many as its capacity has room for, and costs time
+// that is the sum over its units. Units are of a few kinds, each with its time and its size on every option; a stage
+// holds some that follow one another in the line. A chain is a sequence of options that hold all units. Its two
+// objectives:
 //
-//   latency = sum over stages of (fixed + per_unit of each unit) + sum over hops + return from the last place to the first
-//   load    = max over stages of (fixed + per_unit of each unit + the hop to the next stage)
+//   latency = sum over stages of (fixed + per_unit of each unit) + sum over hops + return from the last place to the
+//   first load    = max over stages of (fixed + per_unit of each unit + the hop to the next stage)
 //
 // where fixed seconds and capacity depend on whether the stage is the first, the last, both or neither. The sender pays
 // the hop, so chains are built from the last stage to the first: the place that receives is then known.
@@ -15,8 +16,8 @@
 // stage has a largest number of units, and the least latency is a dynamic programme over (items used, place of the
 // first stage so far, place of the last stage, units placed) with one number per state. In it the latency of the new
 // stage is a difference of sums over the line's end, so the best number of units is a minimum over a sliding window:
-// constant time per state and option, whatever the capacity. The next point of the front is the least latency with a load strictly below the
-// last point's. Every step is exact, so the front is.
+// constant time per state and option, whatever the capacity. The next point of the front is the least latency with a
+// load strictly below the last point's. Every step is exact, so the front is.
 //
 // A partial chain is dropped at once where the items that are left could not hold the units that are left, each at the
 // best share of any option's bounded capacity: near the least load that prunes nearly all. So it is where the units
@@ -54,8 +55,8 @@ struct PositionTerms {
 };
 
 struct ChainOption {
-  int place = 0;           // index into the rows of `hops`
-  std::vector<int> takes;  // items of every class
+  int place = 0;                             // index into the rows of `hops`
+  std::vector<int> takes;                    // items of every class
   std::vector<StageSeconds> per_unit;        // by kind of unit
   PositionTerms at[4];                       // by ChainPosition
   std::vector<std::int64_t> unit_size = {};  // by kind of unit; empty: 1 each
@@ -134,7 +135,7 @@ class ChainSolver {
 
   // How far a stage reaches that begins behind `rest` placed units: the most units that are then placed.
   struct Reach {
-    std::int64_t most = 0;                       // units of a stage, where all are alike
+    std::int64_t most = 0;                               // units of a stage, where all are alike
     const std::vector<std::int64_t>* of_rest = nullptr;  // else
     std::int64_t operator()(std::int64_t rest) const {
       return of_rest == nullptr ? rest + most : (*of_rest)[static_cast<std::size_t>(rest)];
@@ -160,16 +161,16 @@ class ChainSolver {
   std::vector<std::int64_t> digit_;          // weight of each class in the index of used items
   std::vector<std::int64_t> option_offset_;  // what an option adds to that index
   std::int64_t used_states_ = 1;
-  Places entry_, exit_;          // alike for every hop into them; for every return from them
+  Places entry_, exit_;  // alike for every hop into them; for every return from them
   EndCounts counts_;
   std::vector<std::vector<double>> latency_sums_;  // by option, of the line's last units by their number
-  std::vector<double> least_left_s_;  // of the units before so many placed ones, each on any option
-  std::size_t width_ = 0;        // states of a row: 0 to all units
-  std::vector<double> latency_;  // of every row's states
+  std::vector<double> least_left_s_;               // of the units before so many placed ones, each on any option
+  std::size_t width_ = 0;                          // states of a row: 0 to all units
+  std::vector<double> latency_;                    // of every row's states
   std::vector<Step> steps_;
   std::vector<Row> rows_;
-  std::vector<double> per_item_;   // of every class, under the present bound
-  std::vector<Candidate> window_;  // of the sliding minimum
+  std::vector<double> per_item_;                          // of every class, under the present bound
+  std::vector<Candidate> window_;                         // of the sliding minimum
   std::vector<std::int64_t> middle_reach_, first_reach_;  // of the option at hand
   std::int64_t evaluated_ = 0;
 };

@@ -8,6 +8,7 @@
 
 #include "motley/base/clock.hpp"
 #include "motley/base/error.hpp"
+#include "motley/cost/serve/serve_cost.hpp"
 #include "motley/cost/serve/serve_forms.hpp"
 #include "motley/model/crossing.hpp"
 #include "motley/planner/serve/choose_types.hpp"
