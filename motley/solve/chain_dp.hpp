@@ -109,7 +109,7 @@ class ChainSolver {
     std::vector<int> group;     // of every place
     std::vector<int> of_group;  // one place of every group
   };
-  // Of the line's last units, so many: how many of each kind.
+  // Of a number of the line's last units: how many there are of each kind.
   using EndCounts = std::vector<std::vector<std::int64_t>>;  // by kind, then by how many units
 
  private:
@@ -164,14 +164,14 @@ class ChainSolver {
   Places entry_, exit_;  // alike for every hop into them; for every return from them
   EndCounts counts_;
   std::vector<std::vector<double>> latency_sums_;  // by option, of the line's last units by their number
-  std::vector<double> least_left_s_;               // of the units before so many placed ones, each on any option
+  std::vector<double> least_left_s_;               // of the units that are left, each on any option
   std::size_t width_ = 0;                          // states of a row: 0 to all units
   std::vector<double> latency_;                    // of every row's states
   std::vector<Step> steps_;
   std::vector<Row> rows_;
   std::vector<double> per_item_;                          // of every class, under the present bound
   std::vector<Candidate> window_;                         // of the sliding minimum
-  std::vector<std::int64_t> middle_reach_, first_reach_;  // of the option at hand
+  std::vector<std::int64_t> middle_reach_, first_reach_;  // of the option that is tried
   std::int64_t evaluated_ = 0;
 };
 
