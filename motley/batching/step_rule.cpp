@@ -69,12 +69,16 @@ class TimedSteps {
       return pipeline_.window > 0 ? std::min(context, static_cast<double>(pipeline_.window)) : context;
     };
     const double before =
-        chunk > 0 ? seen(static_cast<double>(state.prompt_tokens) / static_cast<double>(state.prompts) / 2) : 0;
-    const double tokens = std::max(1.0, decodes + prompt), cached = decodes * seen(state.context);
+        chunk > 0 ? static_cast<double>(state.prompt_tokens) / static_cast<double>(state.prompts) / 2 : 0;
+    const double tokens = std::max(1.0, decodes + prompt);
+    const auto context = [&](double decode, double half) { return (decodes * decode + prompt * half) / tokens; };
+    const auto cached = [&](double decode, double half) { return decodes * decode + half; };
     return pipeline_.span({.tokens = tokens,
-                           .context = (cached + prompt * before) / tokens,
-                           .cached = cached + before,
-                           .logits = decodes});
+                           .context = context(state.context, before),
+                           .cached = cached(state.context, before),
+                           .logits = decodes,
+                           .window_context = context(seen(state.context), seen(before)),
+                           .window_cached = cached(seen(state.context), seen(before))});
   }
 
   // The same for the next step. It does not overtake the one that started last.

@@ -79,7 +79,7 @@ TEST_F(QuantiseTest, TheFileDescribesTheSameModel) {
   // Rows of 192 are not whole blocks of 256, those of 512 are.
   EXPECT_EQ(made_arch.tensor_types.at("model.layers.3.self_attn.q_proj.weight"), DType::q5_0);
   EXPECT_EQ(made_arch.tensor_types.at("model.layers.3.mlp.down_proj.weight"), DType::q4_k);
-  made_arch.tensor_types.clear();
+  set_tensor_types(made_arch, {});
   made_arch.checkpoint_type = arch.checkpoint_type;
   EXPECT_EQ(made_arch, arch);
   EXPECT_EQ(read_model(made(DType::bf16)).arch, arch);

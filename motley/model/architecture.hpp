@@ -39,6 +39,7 @@ struct LayerKind {
   std::int64_t window = 0;  // positions a token looks back on, itself included; 0: full attention
   std::int64_t ffn = 0;     // columns of the FFN, or of each expert
   Experts experts;
+  std::map<std::string, DType> tensor_types = {};  // of its matrices in a GGUF file, by role; else empty
   // FFN columns that a token's hidden state passes.
   std::int64_t active_ffn() const { return experts.count > 0 ? experts.active * ffn : ffn; }
   bool operator==(const LayerKind&) const = default;
@@ -53,7 +54,7 @@ struct Architecture {
   std::int64_t kv_heads = 0;
   std::int64_t head_dim = 0;
   std::vector<LayerKind> kinds = {LayerKind()};
-  std::vector<std::uint8_t> kind_of_layer;  // indices of `kinds`; empty: all layers are of the first
+  std::vector<std::uint16_t> kind_of_layer;  // indices of `kinds`; empty: all layers are of the first
   std::int64_t vocabulary = 0;
   std::int64_t context = 0;  // largest position + 1, of rotary embeddings as they are stretched
   Norm norm = Norm::rms;

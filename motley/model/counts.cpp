@@ -25,13 +25,8 @@ std::vector<std::int64_t> kind_counts(const Architecture& arch, const LayerRange
   return counts;
 }
 
-std::int64_t window_of(const Architecture& arch) {
-  std::int64_t widest = 0;
-  for (const LayerKind& kind : arch.kinds) {
-    if (kind.window == 0) return 0;
-    widest = std::max(widest, kind.window);
-  }
-  return widest;
+std::int64_t widest_window(const Architecture& arch) {
+  return std::ranges::max(arch.kinds, {}, &LayerKind::window).window;
 }
 
 std::int64_t narrowest_ffn(const Architecture& arch) { return std::ranges::min(arch.kinds, {}, &LayerKind::ffn).ffn; }

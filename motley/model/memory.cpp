@@ -64,15 +64,10 @@ std::int64_t block_bytes(const Architecture& arch, std::int64_t layer, const Sha
 
 std::int64_t weight_bytes(const Architecture& arch, const ModelPart& part, const Shard& shard, DType weight_type) {
   std::int64_t bytes = 0;
-  if (weight_type == DType::file) {
-    for (std::int64_t layer = part.layers.first; layer < part.layers.end; ++layer)
-      bytes += block_bytes(arch, layer, shard, weight_type);
-  } else {
-    const std::vector<std::int64_t> counts = kind_counts(arch, part.layers);
-    for (const std::int64_t layer : layer_of_kinds(arch))
-      if (const std::int64_t count = counts[arch.kind_index(layer)]; count > 0)
-        bytes += count * block_bytes(arch, layer, shard, weight_type);
-  }
+  const std::vector<std::int64_t> counts = kind_counts(arch, part.layers);
+  for (const std::int64_t layer : layer_of_kinds(arch))
+    if (const std::int64_t count = counts[arch.kind_index(layer)]; count > 0)
+      bytes += count * block_bytes(arch, layer, shard, weight_type);
   for (const TensorSpec& tensor : part_tensors(arch, ends_of(part)))
     bytes += tensor_bytes(arch, tensor, shard, weight_type);
   return bytes;
@@ -80,11 +75,8 @@ std::int64_t weight_bytes(const Architecture& arch, const ModelPart& part, const
 
 std::int64_t largest_block_bytes(const Architecture& arch, const Shard& shard, DType weight_type) {
   std::int64_t most = 0;
-  const auto count = [&](std::int64_t layer) { most = std::max(most, block_bytes(arch, layer, shard, weight_type)); };
-  if (weight_type == DType::file)
-    for (std::int64_t layer = 0; layer < arch.layers; ++layer) count(layer);
-  else
-    std::ranges::for_each(layer_of_kinds(arch), count);
+  for (const std::int64_t layer : layer_of_kinds(arch))
+    most = std::max(most, block_bytes(arch, layer, shard, weight_type));
   return most;
 }
 

@@ -169,10 +169,13 @@ TEST(Memory, OfAFileEachTensorHasItsType) {
   arch.head_dim = 64;
   arch.vocabulary = 100;
   arch.tied_embeddings = true;
+  std::map<std::string, DType> types;
   for (std::int64_t layer = 0; layer < arch.layers; ++layer)
-    for (const TensorSpec& tensor : block_tensors(arch, layer)) arch.tensor_types[tensor.name] = DType::q4_k;
-  arch.tensor_types["model.layers.1.mlp.down_proj.weight"] = DType::q6_k;
-  arch.tensor_types["model.embed_tokens.weight"] = DType::fp16;
+    for (const TensorSpec& tensor : block_tensors(arch, layer)) types[tensor.name] = DType::q4_k;
+  types["model.layers.1.mlp.down_proj.weight"] = DType::q6_k;
+  types["model.embed_tokens.weight"] = DType::fp16;
+  set_tensor_types(arch, types);
+  EXPECT_EQ(kind_counts(arch, {0, 3}), (std::vector<std::int64_t>{2, 1})) << "those of unlike types are of two kinds";
   const Shard whole = make_shards(arch, 1).front();
   const std::int64_t norms = 2 * 256 * 4, small = 7 * 256 * 144 + norms, large = small + 256 * (210 - 144);
   EXPECT_EQ(weight_bytes(arch, {.layers = {0, 1}}, whole, DType::file), small);

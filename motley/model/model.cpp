@@ -49,7 +49,7 @@ fs::path find_config(const std::string& name_or_path) {
 }
 
 // Types of a file's matrices belong to the architecture: its bytes follow from them.
-void set_tensor_types(Model& model, const std::string& source) {
+void take_tensor_types(Model& model, const std::string& source) {
   if (model.tensor_types.empty()) return;
   for (const TensorSpec& tensor : part_tensors(model.arch, whole_model(model.arch))) {
     const auto found = model.tensor_types.find(tensor.type_name());
@@ -60,7 +60,7 @@ void set_tensor_types(Model& model, const std::string& source) {
       throw input_error(fmt::format("{}: {} cannot be the type of {}", source, name_of(found->second), tensor.name),
                         "take the types from the model's GGUF file: plan again with it");
   }
-  model.arch.tensor_types = model.tensor_types;
+  set_tensor_types(model.arch, model.tensor_types);
   model.arch.checkpoint_type = DType::file;
 }
 
@@ -115,7 +115,7 @@ Model read_gguf_model(const fs::path& path) {
       break;
     }
   model.arch = read_architecture(model.config, path.string());
-  set_tensor_types(model, path.string());
+  take_tensor_types(model, path.string());
   model.digest = digest_of(parts);
   std::vector<std::string> names;
   for (const auto& part : parts)
@@ -149,9 +149,27 @@ Schema<Model> schema_of(Bound<Model>) {
                     "leave it out, or plan again");
         model.arch = read_architecture(model.config,
                                        fmt::format("{}: {}{}config", reader.source(), path, path.empty() ? "" : "."));
-        set_tensor_types(model, reader.source());
+        take_tensor_types(model, reader.source());
         set_context(model, model.context.value_or(0));
       });
+}
+
+void set_tensor_types(Architecture& arch, std::map<std::string, DType> types) {
+  std::vector<LayerKind> kinds;
+  std::vector<std::uint16_t> kind_of_layer;
+  for (std::int64_t layer = 0; layer < arch.layers; ++layer) {
+    LayerKind kind = arch.kind(layer);
+    kind.tensor_types.clear();
+    for (const TensorSpec& tensor : block_tensors(arch, layer))
+      if (const auto type = types.find(tensor.type_name()); type != types.end())
+        kind.tensor_types.emplace(tensor.role, type->second);
+    const auto known = std::ranges::find(kinds, kind);
+    kind_of_layer.push_back(static_cast<std::uint16_t>(known - kinds.begin()));
+    if (known == kinds.end()) kinds.push_back(std::move(kind));
+  }
+  arch.kinds = std::move(kinds);
+  arch.kind_of_layer = arch.kinds.size() > 1 ? std::move(kind_of_layer) : std::vector<std::uint16_t>{};
+  arch.tensor_types = std::move(types);
 }
 
 void set_context(Model& model, std::int64_t tokens) {

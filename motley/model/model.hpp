@@ -39,12 +39,14 @@ Architecture read_architecture(const Value& config, std::string source);
 Model read_model(const std::string& name_or_path);
 // Sets the longest sequence; 0 leaves it as it is. Throws an input error where learned positions end before it.
 void set_context(Model& model, std::int64_t tokens);
+// Layers whose tensors have other types in the file are of kinds of their own.
+void set_tensor_types(Architecture& arch, std::map<std::string, DType> types);
 
 // ---- counts ----
 
 // Layers of each kind in a range.
 std::vector<std::int64_t> kind_counts(const Architecture& arch, const LayerRange& layers);
-std::int64_t window_of(const Architecture& arch);      // that all layers have; 0: some look back over everything
+std::int64_t widest_window(const Architecture& arch);  // of the layers that have one; 0: none has
 std::int64_t narrowest_ffn(const Architecture& arch);  // columns, of any kind of layer
 // The first layer of each kind, which stands for all of them.
 std::vector<std::int64_t> layer_of_kinds(const Architecture& arch);
@@ -130,7 +132,7 @@ Span whole_blocks(DType type, const Span& columns);
 std::int64_t held_bytes(const Slice& slice, DType type);
 // Every tensor rounded up to 64 bytes; a tied table counts once in a part with both embedding and head.
 std::int64_t weight_bytes(const Architecture& arch, const ModelPart& part, const Shard& shard, DType weight_type);
-// Of one block. All of a kind are alike but for those of a file with tensors of unlike types.
+// Of one block, as of all of its kind.
 std::int64_t block_bytes(const Architecture& arch, std::int64_t layer, const Shard& shard, DType weight_type);
 std::int64_t largest_block_bytes(const Architecture& arch, const Shard& shard, DType weight_type);
 // Throws an input error where a head is not whole blocks of the type that keys and values have.

@@ -138,13 +138,10 @@ std::int64_t ffn_block(const Architecture& arch, std::size_t kind, DType weight_
   std::int64_t most = grain;
   if (is_quantised(weight_type))
     most = std::max(most, dtype_row(fitting(weight_type, arch.kinds[kind].ffn)).block_values);
-  if (arch.tensor_types.empty()) return most;
-  for (std::int64_t layer = 0; layer < arch.layers; ++layer)
-    if (arch.kind_index(layer) == kind)
-      for (const TensorSpec& tensor : block_tensors(arch, layer))
-        if (const auto type = arch.tensor_types.find(tensor.name);
-            tensor.cut == Cut::ffn_in && type != arch.tensor_types.end())
-          most = std::max(most, dtype_row(type->second).block_values);
+  if (arch.kinds[kind].tensor_types.empty()) return most;
+  for (const TensorSpec& tensor : block_tensors(arch, layer_of_kinds(arch)[kind]))
+    if (tensor.cut == Cut::ffn_in)
+      most = std::max(most, dtype_row(arch.kinds[kind].tensor_types.at(tensor.role)).block_values);
   return most;
 }
 

@@ -86,11 +86,17 @@ TEST(Shards, SmallSizesAreCutFinely) {
   EXPECT_THAT(sizes(make_shards(shape(4, 4, 3, 3), 3), ffn_columns), ElementsAre(1, 1, 1));
 }
 
+std::map<std::string, DType> types_of_all(const Architecture& arch, DType type) {
+  std::map<std::string, DType> types;
+  for (std::int64_t layer = 0; layer < arch.layers; ++layer)
+    for (const TensorSpec& tensor : block_tensors(arch, layer)) types[tensor.name] = type;
+  return types;
+}
+
 TEST(Shards, FfnOfAFileIsCutAtItsBlocks) {
   const auto cut = [](DType type, std::int64_t ffn, int degree) {
     Architecture arch = shape(8, 4, ffn);
-    for (std::int64_t layer = 0; layer < arch.layers; ++layer)
-      for (const TensorSpec& tensor : block_tensors(arch, layer)) arch.tensor_types[tensor.name] = type;
+    set_tensor_types(arch, types_of_all(arch, type));
     std::vector<std::int64_t> columns;
     for (const Shard& shard : make_shards(arch, degree)) columns.push_back(ffn_columns(shard).size());
     return columns;
@@ -119,8 +125,7 @@ TEST(Shards, FfnOfATypeMadeAtLoadIsCutAtItsBlocks) {
 // A file in one type that is loaded as another: neither's blocks are cut.
 TEST(Shards, FfnOfAFileThatIsConvertedIsCutAtTheLargerBlocks) {
   Architecture arch = shape(8, 4, 1536);
-  for (std::int64_t layer = 0; layer < arch.layers; ++layer)
-    for (const TensorSpec& tensor : block_tensors(arch, layer)) arch.tensor_types[tensor.name] = DType::q8_0;
+  set_tensor_types(arch, types_of_all(arch, DType::q8_0));
   EXPECT_THAT(sizes(make_shards(arch, 4, {}, DType::q4_k), ffn_columns), ElementsAre(512, 512, 256, 256));
   EXPECT_THAT(sizes(make_shards(arch, 5, {}, DType::file), ffn_columns), ElementsAre(320, 320, 320, 288, 288));
 }

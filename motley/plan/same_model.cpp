@@ -34,7 +34,8 @@ void require_same_model(const ServePlan& plan, const Model& model, const std::st
   if (of_a_file && planned.tensor_types != given.tensor_types)
     throw input_error(fmt::format("{} holds its tensors in other types than the plan counts with", named),
                       fmt::format("plan again with --model {}", named));
-  planned.tensor_types = given.tensor_types = {};
+  set_tensor_types(planned, {});
+  set_tensor_types(given, {});
   planned.checkpoint_type = given.checkpoint_type;
   planned.pad_token = given.pad_token;  // of training alone
   if (plan.model.context) given.context = planned.context;
@@ -49,7 +50,8 @@ void require_same_model(const ServePlan& plan, const Model& model, const std::st
 void require_same_model(const TrainPlan& plan, const Model& model, const std::string& named) {
   Architecture planned = plan.model.arch, given = model.arch;
   planned.eos_tokens = given.eos_tokens = {};
-  planned.tensor_types = given.tensor_types = {};
+  set_tensor_types(planned, {});
+  set_tensor_types(given, {});
   planned.checkpoint_type = given.checkpoint_type;
   require_same_model(planned, given, named);
 }

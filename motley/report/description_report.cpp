@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <map>
 
 #include "motley/base/printable.hpp"
@@ -29,7 +30,7 @@ std::string ffn_text(const Architecture& arch, const LayerKind& kind, std::int64
   std::string text = fmt::format("{}{}", kind.ffn, arch.gated ? ", gated" : "");
   if (kind.experts.count > 0)
     text = fmt::format("{} experts of {}; a token takes {}", kind.experts.count, text, kind.experts.active);
-  return arch.kinds.size() == 1 ? text : fmt::format("{} (in {} layers)", text, layers);
+  return layers == arch.layers ? text : fmt::format("{} (in {} layers)", text, layers);
 }
 
 }  // namespace
@@ -86,8 +87,16 @@ std::string model_report(const Model& model) {
   table.add({"family", a.family});
   table.add({"layers", fmt::format("{} of hidden size {}", a.layers, a.hidden)});
   table.add({"attention", fmt::format("{} heads, {} key/value heads, head size {}", a.heads, a.kv_heads, a.head_dim)});
-  for (std::size_t kind = 0; const std::int64_t count : kind_counts(a, {0, a.layers}))
-    table.add({"ffn", ffn_text(a, a.kinds[kind++], count)});
+  const std::vector<std::int64_t> counts = kind_counts(a, {0, a.layers});
+  for (std::size_t kind = 0; kind < counts.size(); ++kind) {
+    const auto alike = [&](const LayerKind& other) {
+      return other.ffn == a.kinds[kind].ffn && other.experts == a.kinds[kind].experts;
+    };
+    if (static_cast<std::size_t>(std::ranges::find_if(a.kinds, alike) - a.kinds.begin()) < kind) continue;
+    std::int64_t layers = 0;
+    for (std::size_t other = 0; other < counts.size(); ++other) layers += alike(a.kinds[other]) ? counts[other] : 0;
+    table.add({"ffn", ffn_text(a, a.kinds[kind], layers)});
+  }
   table.add({"vocabulary", fmt::format("{}{}", a.vocabulary, a.tied_embeddings ? ", embedding and head tied" : "")});
   table.add({"context", fmt::format("{} tokens", a.context)});
   table.add({"parameters", fmt::format("{} ({}); {} per layer", parameters,

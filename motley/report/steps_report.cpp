@@ -16,6 +16,12 @@ std::vector<StageSteps> steps_of(const ServePlan& plan, const ServeCost& cost, c
   std::vector<StageSteps> steps;
   const StepTimes times(plan, options);
   const double context = plan.workload.mean_prompt_tokens() + plan.workload.mean_output_tokens() / 2;
+  const auto window = static_cast<double>(widest_window(plan.model.arch));
+  // Of this many tokens, and sequences whose cached tokens are read.
+  const auto load = [&](double tokens, double sequences, double seen, double logits) {
+    const double in_window = std::min(seen, window);
+    return StepLoad{tokens, seen, sequences * seen, logits, in_window, sequences * in_window};
+  };
   const auto full = static_cast<double>(plan.step.max_tokens), most = static_cast<double>(plan.step.max_sequences);
   for (std::size_t route = 0; route < plan.routes.size(); ++route) {
     const std::vector<Hop>& path = plan.routes[route].path;
@@ -23,20 +29,18 @@ std::vector<StageSteps> steps_of(const ServePlan& plan, const ServeCost& cost, c
     for (std::size_t hop = 0; hop < path.size(); ++hop) {
       const StageTime time = hop < decoding ? times.stage({route, 0, decoding}, hop)
                                             : times.stage({route, decoding, path.size() - decoding}, hop - decoding);
-      steps.push_back(
-          {.route = plan.routes[route].id,
-           .stage = path[hop].stage,
-           .one_token_s = time.seconds({.tokens = 1, .context = context, .cached = context, .logits = 1}),
-           .sequences_s = time.seconds({.tokens = most, .context = context, .cached = most * context, .logits = most}),
-           .full_s = time.seconds({.tokens = full, .context = full / 2, .cached = full / 2, .logits = 1}),
-           .tokens_at_no_cost = time.tokens_at_no_cost()});
+      steps.push_back({.route = plan.routes[route].id,
+                       .stage = path[hop].stage,
+                       .one_token_s = time.seconds(load(1, 1, context, 1)),
+                       .sequences_s = time.seconds(load(most, most, context, most)),
+                       .full_s = time.seconds(load(full, 1, full / 2, 1)),
+                       .tokens_at_no_cost = time.tokens_at_no_cost()});
       if (!time.pass) continue;
       const RouteCost& priced = cost.routes.at(route);
       StreamedSteps streamed{.stage = &plan.stage(path[hop].stage),
                              .sequences = sequences_per_step(priced.batch, priced.micro_batches)};
       const auto sequences = static_cast<double>(streamed.sequences);
-      const ResourceSeconds seconds = time.pass->resources(
-          {.tokens = sequences, .context = context, .cached = sequences * context, .logits = sequences});
+      const ResourceSeconds seconds = time.pass->resources(load(sequences, sequences, context, sequences));
       streamed.binding = busiest(seconds);
       streamed.step_s = std::ranges::max(seconds);
       steps.back().streamed = streamed;

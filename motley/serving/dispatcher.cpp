@@ -219,7 +219,7 @@ Step Dispatcher::fill(const RoutedStep& routed) {
   Step step{.step = routed.id, .route = routed.chain, .sequences = {}};
   StepUnderWay& under_way = under_way_[routed.id];
   under_way.chain = routed.chain;
-  const std::int64_t window = window_of(plan_->model.arch);
+  const std::int64_t window = widest_window(plan_->model.arch);
   for (const ScheduledSequence& part : routed.sequences) {
     const StepSequence& filled = step.sequences.emplace_back(fill(part));
     if (filled.scoring)

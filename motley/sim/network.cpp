@@ -12,7 +12,7 @@ constexpr std::uint32_t no_stage = ~std::uint32_t{0};
 }
 
 Network::Network(const ServePlan& plan, const Router& router, const std::optional<PipelineTime>& times)
-    : plan_(plan), times_(router.times()), window_(window_of(plan.model.arch)) {
+    : plan_(plan), times_(router.times()), window_(widest_window(plan.model.arch)) {
   for (const RouteChain& chain : router.chains()) chains_.push_back(chain_model(chain));
   if (times) {
     MOTLEY_CHECK(chains_.size() == 1 && times->visits.size() == chains_[0].hops.size());

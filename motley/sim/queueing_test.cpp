@@ -102,7 +102,7 @@ TEST(Request, StepsAreTimedByTheCostModelWhereNothingIsMeasured) {
     return make_group(plan.cluster, plan.model.arch, {device}, {}, DType::bf16, DType::bf16, plan.step);
   };
   const auto stage_s = [&](int device, StageEnds ends, const StepLoad& load) {
-    return 2 * cost.block_s(group(device), load) + cost.ends_s(group(device), ends, load);
+    return 2 * cost.block_s(group(device), 0, load) + cost.ends_s(group(device), ends, load);
   };
   const auto step_s = [&](const StepLoad& load) {
     return stage_s(0, {.first = true, .last = false}, load) + stage_s(1, {.first = false, .last = true}, load) +

@@ -20,7 +20,7 @@ using EndCounts = ChainSolver::EndCounts;
 
 EndCounts end_counts(const ChainProblem& problem) {
   std::size_t kinds = 1;
-  for (const std::uint8_t kind : problem.kind_of_unit) kinds = std::max<std::size_t>(kinds, kind + 1);
+  for (const std::uint16_t kind : problem.kind_of_unit) kinds = std::max<std::size_t>(kinds, kind + 1U);
   EndCounts counts(kinds, {0});
   for (std::int64_t unit = problem.units; unit-- > 0;)
     for (std::size_t kind = 0; kind < kinds; ++kind) {
@@ -159,8 +159,20 @@ ChainSolver::ChainSolver(const ChainProblem& problem)
   const auto of_kind = [&](std::size_t kind, std::int64_t units) {
     return units > 0 ? static_cast<double>(units) * least[kind] : 0;
   };
+  for (const auto& option : problem.options) {
+    std::vector<double>& sums = latency_sums_.emplace_back();
+    for (std::int64_t placed = 0; placed <= problem.units; ++placed)
+      sums.push_back(latency_of_units(counts_, option, 0, placed));
+  }
   for (std::int64_t placed = 0; placed <= problem.units; ++placed)
     least_left_s_.push_back(sum_of_units<double>(counts_, of_kind, placed, problem.units));
+}
+
+// Where all are alike, by their number, so that equal numbers take equal times to the last bit.
+double ChainSolver::units_s(int option, std::int64_t rest, std::int64_t total) const {
+  const std::vector<double>& sums = latency_sums_[static_cast<std::size_t>(option)];
+  if (counts_.size() == 1) return sums[static_cast<std::size_t>(total - rest)];
+  return sums[static_cast<std::size_t>(total)] - sums[static_cast<std::size_t>(rest)];
 }
 
 std::int32_t ChainSolver::row_index(std::int64_t used, int entry, int exit) const {
@@ -241,7 +253,7 @@ void ChainSolver::start_chains(int option_index, double bound, Best& best) {
   Step* steps = &steps_[static_cast<std::size_t>(row) * width_];
   Row& reach = rows_[row];
   for (std::int64_t units = least; units <= most; ++units) {
-    const double latency = busy(counts_, option, ChainPosition::last, 0, units).latency_s;
+    const double latency = terms(option, ChainPosition::last).fixed.latency_s + units_s(option_index, 0, units);
     if (reach.low <= units && units <= reach.high && latencies[units] <= latency) continue;
     latencies[units] = latency;
     steps[units] = {option_index, static_cast<std::int32_t>(units), -1};
@@ -300,14 +312,14 @@ void ChainSolver::add_middle(std::int32_t from, std::int32_t to, int option_inde
   for (std::int64_t total = first; total <= last; ++total) {
     for (; entering <= std::min(total - 1, have.high); ++entering) {
       if (source[entering] == unbounded) continue;
-      const double key = source[entering] - latency_of_units(counts_, option, 0, entering);
+      const double key = source[entering] - units_s(option_index, 0, entering);
       while (tail > head && window[tail - 1].key > key) --tail;
       window[tail++] = {key, entering};
     }
     while (head < tail && furthest(window[head].units) < total) ++head;
     if (head == tail) continue;
     const std::int64_t rest = window[head].units;
-    const double latency = source[rest] + fixed + latency_of_units(counts_, option, rest, total);
+    const double latency = source[rest] + fixed + units_s(option_index, rest, total);
     if (latency >= target[total]) continue;
     if (latency + least_left_s_[static_cast<std::size_t>(total)] >= cutoff_s) continue;
     target[total] = latency;
@@ -318,13 +330,13 @@ void ChainSolver::add_middle(std::int32_t from, std::int32_t to, int option_inde
 
 void ChainSolver::close_chain(std::int32_t from, int option_index, const StageSeconds& hop, double return_s,
                               const Reach& furthest, Best& best) {
-  const auto& option = problem_.options[option_index];
+  const double fixed = terms(problem_.options[option_index], ChainPosition::first).fixed.latency_s;
   const double* source = &latency_[static_cast<std::size_t>(from) * width_];
   const Row have = rows_[from];
   for (std::int64_t rest = std::min(have.high, problem_.units - 1); rest >= have.low; --rest) {
     if (furthest(rest) < problem_.units) break;
-    const double latency = source[rest] + busy(counts_, option, ChainPosition::first, rest, problem_.units).latency_s +
-                           hop.latency_s + return_s;
+    const double latency =
+        source[rest] + (fixed + units_s(option_index, rest, problem_.units)) + hop.latency_s + return_s;
     if (latency < best.latency_s) best = {latency, {option_index, problem_.units - rest}, from, rest};
     ++evaluated_;
   }

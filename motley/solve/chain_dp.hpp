@@ -66,7 +66,7 @@ struct ChainProblem {
   std::vector<int> counts;    // items of every class
   std::vector<int> must_use;  // at least this many items of every class; `counts` itself: all items
   std::int64_t units = 0;
-  std::vector<std::uint8_t> kind_of_unit = {};  // first to last; empty: all of kind 0
+  std::vector<std::uint16_t> kind_of_unit = {};  // first to last; empty: all of kind 0
   std::vector<ChainOption> options;
   std::vector<std::vector<StageSeconds>> hops;  // from place, to place
   std::vector<std::vector<double>>
@@ -109,7 +109,7 @@ class ChainSolver {
     std::vector<int> group;     // of every place
     std::vector<int> of_group;  // one place of every group
   };
-  // How many units of each kind are among the last n of the line.
+  // Of a number of the line's last units: how many there are of each kind.
   using EndCounts = std::vector<std::vector<std::int64_t>>;  // by kind, then by how many units
 
  private:
@@ -146,6 +146,7 @@ class ChainSolver {
   std::int64_t most_units(const ChainOption& option, ChainPosition position, double hop_load_s, double bound) const;
   std::vector<double> capacity_per_item(double bound) const;
   std::int64_t least_total(double room) const;
+  double units_s(int option, std::int64_t rest, std::int64_t total) const;
   std::int32_t row_index(std::int64_t used, int entry, int exit) const;
   void start_chains(int option, double bound, Best& best);
   void extend_chains(std::int64_t used, int option, double bound, Best& best);
@@ -162,14 +163,15 @@ class ChainSolver {
   std::int64_t used_states_ = 1;
   Places entry_, exit_;  // alike for every hop into them; for every return from them
   EndCounts counts_;
-  std::vector<double> least_left_s_;  // of the units before the n placed ones, each on any option
-  std::size_t width_ = 0;             // states of a row: 0 to all units
-  std::vector<double> latency_;       // of every row's states
+  std::vector<std::vector<double>> latency_sums_;  // by option, of the line's last units by their number
+  std::vector<double> least_left_s_;               // of the units that are left, each on any option
+  std::size_t width_ = 0;                          // states of a row: 0 to all units
+  std::vector<double> latency_;                    // of every row's states
   std::vector<Step> steps_;
   std::vector<Row> rows_;
   std::vector<double> per_item_;                          // of every class, under the present bound
   std::vector<Candidate> window_;                         // of the sliding minimum
-  std::vector<std::int64_t> middle_reach_, first_reach_;  // of the current option
+  std::vector<std::int64_t> middle_reach_, first_reach_;  // of the option that is tried
   std::int64_t evaluated_ = 0;
 };
 

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <numeric>
 
 #include "motley/base/error.hpp"
 
@@ -14,15 +15,37 @@ namespace {
 
 }  // namespace
 
+LayerCounts layer_counts(const Architecture& arch, const LayerRange& layers) {
+  const std::vector<std::int64_t> counts = kind_counts(arch, layers);
+  return {counts.begin(), counts.end()};
+}
+
+double sum_of_layers(const LayerCounts& layers) { return std::accumulate(layers.begin(), layers.end(), 0.0); }
+
+LayerCounts mean_layer_counts(const Architecture& arch, std::int64_t layers) {
+  LayerCounts counts = layer_counts(arch, {0, arch.layers});
+  for (double& count : counts) count = count * static_cast<double>(layers) / static_cast<double>(arch.layers);
+  return counts;
+}
+
+std::optional<std::int64_t> ServeForm::most_layers(const TensorGroup&, StageEnds, std::int64_t) const { return {}; }
+
 StagePrice ServeForm::streamed(const TensorGroup&, StageEnds, const StreamedStage&) const { refuse_streamed(); }
 
 Term ServeForm::explain_streamed(const TensorGroup&, StageEnds, const StreamedStage&, std::string) const {
   refuse_streamed();
 }
 
+StagePrice price_layers(const ServeForm& form, const TensorGroup& group, const LayerCounts& layers) {
+  StagePrice price;
+  for (std::size_t kind = 0; kind < layers.size(); ++kind)
+    if (layers[kind] > 0) price = price + form.block(group, kind) * layers[kind];
+  return price;
+}
+
 StagePrice price_stage(const ServeForm& form, const PathStage& stage) {
   if (stage.streamed != nullptr) return form.streamed(*stage.group, stage.ends, *stage.streamed);
-  return form.block(*stage.group) * static_cast<double>(stage.layers) + form.ends(*stage.group, stage.ends);
+  return price_layers(form, *stage.group, stage.layers) + form.ends(*stage.group, stage.ends);
 }
 
 double PathPrice::busiest_s() const { return loads.empty() ? 0 : *std::max_element(loads.begin(), loads.end()); }

@@ -1,12 +1,13 @@
 // The seam between cost forms and those who use them: pricing a plan, and the tables of the planner.
 //
-// A form prices a pipeline stage by stage. Time is linear in the layers of a stage, so five functions say everything:
-// one block, what a stage adds by its place in the chain, the hop to the next stage, the way of a token back, and the
-// memory. Of a stage that offloads it is not, so such a stage has a function of its own.
+// A form prices a pipeline stage by stage. Time is a sum over the layers of a stage, so five functions say everything:
+// one block of each kind, what a stage adds by its place in the chain, the hop to the next stage, the way of a token
+// back, and the memory. Of a stage that offloads it is not, so such a stage has a function of its own.
 #pragma once
 
 #include <cstdint>
 #include <map>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -20,6 +21,12 @@ struct CostOptions {
   std::string form = "motley";                  // or hexgen
   std::map<std::string, double> settings = {};  // the form's own constants, "hexgen.batch"
 };
+
+using LayerCounts = std::vector<double>;  // by kind of layer
+LayerCounts layer_counts(const Architecture& arch, const LayerRange& layers);
+double sum_of_layers(const LayerCounts& layers);
+// Of this many layers, wherever they lie: as of the whole model.
+LayerCounts mean_layer_counts(const Architecture& arch, std::int64_t layers);
 
 // What of a request a pipeline does: all, or its part where others prefill or decode.
 enum class Phase { both, prefill, decode };
@@ -68,6 +75,7 @@ struct StreamedStage {
   PlacedCounts counts;
   std::int64_t batches = 1;  // micro-batches that share a pass over the weights
   bool cpu_attention = false;
+  LayerCounts kinds;  // of its layers
   std::int64_t layers() const { return counts.weights.total(); }
 };
 
@@ -75,7 +83,7 @@ class ServeForm {
  public:
   virtual ~ServeForm() = default;
 
-  virtual StagePrice block(const TensorGroup& group) const = 0;
+  virtual StagePrice block(const TensorGroup& group, std::size_t kind) const = 0;  // of this kind of layer
   virtual StagePrice ends(const TensorGroup& group, StageEnds ends) const = 0;
   // A whole stage of one device that offloads, its ends included. Throws an input error where the form does not know
   // such stages.
@@ -84,11 +92,14 @@ class ServeForm {
   // Of one group to itself: nothing, unless the tokens go by a driver that is elsewhere.
   virtual PhaseSeconds token_return(const TensorGroup& last, const TensorGroup& first) const = 0;
 
-  // The most layers that fit on every rank with KV room for `in_flight` requests.
-  virtual std::int64_t most_layers(const TensorGroup& group, StageEnds ends, std::int64_t in_flight) const = 0;
+  // The most layers that the form itself lets fit on every rank with KV room for `in_flight` requests; none: it has no
+  // rule but the bytes of model/.
+  virtual std::optional<std::int64_t> most_layers(const TensorGroup& group, StageEnds ends,
+                                                  std::int64_t in_flight) const;
 
   // The latency of block and ends, of streamed and of hop as trees; their values equal the functions above.
-  virtual Term explain_stage(const TensorGroup& group, StageEnds ends, std::int64_t layers, std::string name) const = 0;
+  virtual Term explain_stage(const TensorGroup& group, StageEnds ends, const LayerCounts& layers,
+                             std::string name) const = 0;
   virtual Term explain_streamed(const TensorGroup& group, StageEnds ends, const StreamedStage& stage,
                                 std::string name) const;
   virtual Term explain_hop(const TensorGroup& from, const TensorGroup& to, std::string name) const = 0;
@@ -101,11 +112,13 @@ class ServeForm {
   virtual bool pipeline_always_full() const = 0;
 };
 
+StagePrice price_layers(const ServeForm& form, const TensorGroup& group, const LayerCounts& layers);
+
 // A pipeline as it is priced: its stages in order. The groups must outlive it.
 struct PathStage {
   const TensorGroup* group = nullptr;
   StageEnds ends;
-  std::int64_t layers = 0;
+  LayerCounts layers = {};
   const StreamedStage* streamed = nullptr;  // none: all layers are in the devices' own memory
 };
 StagePrice price_stage(const ServeForm& form, const PathStage& stage);  // without the hop that it sends

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cmath>
 #include <limits>
 #include <utility>
 
@@ -44,22 +45,21 @@ Rank make_rank(const Architecture& arch, const DeviceType& type, const Shard& sh
             .efficiency = type.efficiency,
             .unpacks = has_quantised(arch, weight_type),
             .overhead = type.overhead};
-  rank.block_bytes = weight_bytes(arch, {.layers = {0, arch.layers}}, shard, weight_type) / arch.layers;
-  rank.largest_block_bytes = largest_block_bytes(arch, shard, weight_type);
-  for (int ends = 0; ends < 4; ++ends) {
-    const ModelPart part{.layers = {}, .embedding = (ends & 1) != 0, .head = (ends & 2) != 0};
-    rank.fixed_bytes[ends] = type.reserve_bytes.value_or(0) + weight_bytes(arch, part, shard, weight_type) +
-                             activation_bytes(arch, part, shard, weight_type, step);
+  for (const StageEnds ends : all_ends) {
+    const ModelPart part{.layers = {}, .embedding = ends.first, .head = ends.last};
+    rank.fixed_bytes[ends_index(ends)] = type.reserve_bytes.value_or(0) + weight_bytes(arch, part, shard, weight_type) +
+                                         activation_bytes(arch, part, shard, weight_type, step);
   }
-  const std::vector<std::int64_t> counts = kind_counts(arch, {0, arch.layers});
   for (const std::int64_t layer : layer_of_kinds(arch)) {
-    const double share = static_cast<double>(counts[arch.kind_index(layer)]) / static_cast<double>(arch.layers);
-    const Experts& experts = arch.kind(layer).experts;
-    if (experts.count > rank.experts.count) rank.experts = experts;
-    rank.expert_bytes += share * expert_bytes(arch, layer, shard, weight_type);
-    rank.block_flops += share * 2 * matrix_elements(arch, block_tensors(arch, layer), shard, experts.active);
+    const LayerKind& kind = arch.kind(layer);
     const std::int64_t elements = element_traffic_per_token(arch, layer, shard).forward;
-    rank.element_bytes += share * static_cast<double>(bytes_of(dtype_row(weight_type).computed_in, elements));
+    rank.blocks.push_back(
+        {.bytes = block_bytes(arch, layer, shard, weight_type),
+         .expert_bytes = expert_bytes(arch, layer, shard, weight_type),
+         .experts = kind.experts,
+         .windowed = kind.window > 0,
+         .flops = 2 * matrix_elements(arch, block_tensors(arch, layer), shard, kind.experts.active),
+         .element_bytes = static_cast<double>(bytes_of(dtype_row(weight_type).computed_in, elements))});
   }
   rank.attention_flops = (block_flops(arch, 0, 1) - block_flops(arch, 0, 0)) * heads;
   rank.kv_bytes = static_cast<double>(kv_bytes_per_token(arch, kv_type)) * kv_heads;
@@ -119,16 +119,51 @@ TensorGroup group_on(const Cluster& cluster, TensorGroup group, std::vector<int>
   return group;
 }
 
+std::int64_t largest_block_bytes(const Rank& rank) {
+  return std::ranges::max(rank.blocks, {}, &BlockWork::bytes).bytes;
+}
+
 std::int64_t most_layers_in_memory(const Architecture& arch, const TensorGroup& group, StageEnds ends,
                                    std::int64_t kv_tokens, const StepLimits& step) {
   std::int64_t most = arch.layers;
   for (std::size_t i = 0; i < group.ranks.size(); ++i) {
     const Rank& rank = group.ranks[i];
     const std::int64_t kv = kv_cache_bytes(arch, 1, group.shards[i], group.kv_type, kv_tokens, step.block_tokens);
-    const std::int64_t room = rank.memory_bytes - rank.fixed_bytes[(ends.first ? 1 : 0) + (ends.last ? 2 : 0)];
-    most = std::min(most, room < 0 ? 0 : room / (rank.largest_block_bytes + kv));
+    const std::int64_t room = rank.memory_bytes - rank.fixed_bytes[ends_index(ends)];
+    most = std::min(most, room < 0 ? 0 : room / (largest_block_bytes(rank) + kv));
   }
   return most;
+}
+
+// Bytes of a rank count as if its memory were the smallest rank's.
+LayerRoom layer_room(const Architecture& arch, const TensorGroup& group, std::int64_t kv_tokens,
+                     const StepLimits& step) {
+  const std::size_t kinds = arch.kinds.size();
+  LayerRoom room{.size = std::vector<std::int64_t>(kinds, 1)};
+  if (kinds == 1) {
+    for (const StageEnds ends : all_ends)
+      room.capacity[ends_index(ends)] = most_layers_in_memory(arch, group, ends, kv_tokens, step);
+    return room;
+  }
+  const auto free = [](const Rank& rank, std::size_t ends) {
+    return std::max<std::int64_t>(0, rank.memory_bytes - rank.fixed_bytes[ends]);
+  };
+  const auto least = std::ranges::min(group.ranks, {}, [&](const Rank& rank) { return free(rank, 0); });
+  std::ranges::fill(room.capacity, free(least, 0));
+  for (std::size_t i = 0; i < group.ranks.size(); ++i) {
+    const Rank& rank = group.ranks[i];
+    if (free(rank, 0) == 0) return {.size = room.size};
+    const double scale = static_cast<double>(free(least, 0)) / static_cast<double>(free(rank, 0));
+    const auto scaled = [&](std::int64_t bytes) { return scale * static_cast<double>(bytes); };
+    const std::int64_t kv = kv_cache_bytes(arch, 1, group.shards[i], group.kv_type, kv_tokens, step.block_tokens);
+    for (std::size_t kind = 0; kind < kinds; ++kind)
+      room.size[kind] =
+          std::max(room.size[kind], static_cast<std::int64_t>(std::ceil(scaled(rank.blocks[kind].bytes + kv))));
+    for (std::size_t ends = 0; ends < std::size(room.capacity); ++ends)
+      room.capacity[ends] =
+          std::min(room.capacity[ends], static_cast<std::int64_t>(std::floor(scaled(free(rank, ends)))));
+  }
+  return room;
 }
 
 double all_reduce_s(const TensorGroup& group, double bytes) {

@@ -15,25 +15,30 @@ struct StageEnds {
   bool last = false;   // holds the LM head
 };
 
-// What one rank can do, and what one block asks of it.
+// What one block asks of a rank.
+struct BlockWork {
+  std::int64_t bytes = 0;   // of weights
+  double expert_bytes = 0;  // of these its experts', of which a step reads those that its tokens take
+  Experts experts = {};
+  bool windowed = false;     // a token looks back on no more than a window
+  double flops = 0;          // of one token, without attention over the context
+  double element_bytes = 0;  // of one token, that element-wise operations read and write
+};
+
+// What one rank can do, and what is asked of it.
 struct Rank {
   std::int64_t memory_bytes = 0;
-  std::int64_t block_bytes = 0;             // weights of one block, on average
-  double expert_bytes = 0;                  // of these its experts', of which a step reads those that its tokens take
-  Experts experts = {};                     // of the kind of layer that has the most
-  std::int64_t largest_block_bytes = 0;     // what room is kept for, whichever layers a stage gets
   std::int64_t fixed_bytes[4] = {};         // reserve, buffers and weights of the ends; by first + 2 * last
   double memory_bandwidth_bytes_per_s = 0;  // peak
   double flop_per_s = 0;                    // peak, in the type that the products are computed in
   Efficiency efficiency;
   bool unpacks = false;  // its weights are quantised
   std::optional<Overhead> overhead;
-  double block_flops = 0;      // of one token, without attention over the context
-  double attention_flops = 0;  // of one token, per token of context
-  double element_bytes = 0;    // of one token, that element-wise operations read and write
-  double kv_bytes = 0;         // of one token in one block
-  double head_bytes = 0;       // final norm and LM head
-  double head_flops = 0;       // of one token
+  std::vector<BlockWork> blocks = {};  // by kind of layer
+  double attention_flops = 0;          // of one token in one block, per token of context
+  double kv_bytes = 0;                 // of one token in one block
+  double head_bytes = 0;               // final norm and LM head
+  double head_flops = 0;               // of one token
 };
 
 struct TensorGroup {
@@ -54,10 +59,26 @@ TensorGroup make_group(const Cluster& cluster, const Architecture& arch, std::ve
 // The same group on other devices of the same types, in rank order: only its links are others.
 TensorGroup group_on(const Cluster& cluster, TensorGroup group, std::vector<int> devices);
 
-// The most layers that fit on every rank with KV room for this many tokens: the arithmetic of model/, whatever the
-// form.
+inline constexpr StageEnds all_ends[] = {{}, {.first = true}, {.last = true}, {.first = true, .last = true}};
+// Into Rank::fixed_bytes.
+inline std::size_t ends_index(StageEnds ends) { return (ends.first ? 1U : 0U) + (ends.last ? 2U : 0U); }
+
+// What room is kept for where it is open which layers a stage gets.
+std::int64_t largest_block_bytes(const Rank& rank);
+
+// The most layers that fit on every rank with KV room for this many tokens, whichever they are: the arithmetic of
+// model/, whatever the form.
 std::int64_t most_layers_in_memory(const Architecture& arch, const TensorGroup& group, StageEnds ends,
                                    std::int64_t kv_tokens, const StepLimits& step);
+
+// The same by kind of layer: those fit on every rank whose sizes sum to no more than the capacity. Where ranks that
+// hold unlike parts have unlike memory, some that would fit do not.
+struct LayerRoom {
+  std::vector<std::int64_t> size;  // by kind of layer
+  std::int64_t capacity[4] = {};   // by ends_index()
+};
+LayerRoom layer_room(const Architecture& arch, const TensorGroup& group, std::int64_t kv_tokens,
+                     const StepLimits& step);
 
 // The peak for products with weights of this type; weights of 8 or 4 bits are computed with in 16 bits.
 double product_flop_per_s(const DeviceType& type, DType weight_type);

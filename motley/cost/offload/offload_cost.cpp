@@ -29,7 +29,7 @@ PassSeconds mean_of(const PassSeconds& a, const PassSeconds& b, double share_of_
 
 OffloadCost::OffloadCost(const CostOptions& options, const Cluster& cluster, const Model& model, int device,
                          DType weight_type, DType kv_type, double prompt_tokens, double output_tokens)
-    : layers_(model.arch.layers),
+    : kinds_(layer_counts(model.arch, {0, model.arch.layers})),
       step_(options, cluster, model.arch),
       group_(make_group(cluster, model.arch, {device}, {}, weight_type, kv_type, {})),
       tiers_(tiers_of(cluster, device)),
@@ -72,19 +72,22 @@ StepLoad OffloadCost::step_with(const PassLoad& load, double chunks) const {
   const double decodes = std::max(0.0, load.decodes + load.chunks - chunks);
   const double share = load.chunks > 0 ? chunks / load.chunks : 0;  // of the prompts in a mean micro-batch
   const double prompts = share * load.prompts, tokens = decodes + prompts;
-  return {.tokens = tokens,
-          .context = tokens > 0 ? (decodes * context + prompts * half) / tokens : 0,
-          .cached = decodes * step_.seen(context) + chunks * step_.seen(half),
-          .logits = decodes + share * load.finished};
+  return step_.windowed({.tokens = tokens,
+                         .context = tokens > 0 ? (decodes * context + prompts * half) / tokens : 0,
+                         .cached = decodes * context + chunks * half,
+                         .logits = decodes + share * load.finished},
+                        decodes * step_.in_window(context) + chunks * step_.in_window(half));
 }
 
 // Chunks of prompts come whole. A micro-batch with one takes longer than a mean one where it computes and the others
 // read, so both count by their shares.
 PassSeconds OffloadCost::seconds(const PassShape& shape) const {
-  const StreamedStage stage{.tiers = tiers_,
-                            .counts = {.weights = {.device = layers_}, .kv = {}, .activations = {}},
-                            .batches = shape.batches,
-                            .cpu_attention = shape.cpu_attention};
+  const StreamedStage stage{
+      .tiers = tiers_,
+      .counts = {.weights = {.device = std::llround(sum_of_layers(kinds_))}, .kv = {}, .activations = {}},
+      .batches = shape.batches,
+      .cpu_attention = shape.cpu_attention,
+      .kinds = kinds_};
   const PassLoad load = this->load(shape);
   const auto with = [&](double chunks) {
     return pass_seconds(step_, group_, {true, true}, stage, step_with(load, chunks), shape.batches);

@@ -62,7 +62,7 @@ class OffloadCost {
   // Of a micro-batch with this many chunks of prompts; its other sequences decode.
   StepLoad step_with(const PassLoad& load, double chunks) const;
 
-  std::int64_t layers_;
+  LayerCounts kinds_;  // of all layers
   StepCost step_;
   TensorGroup group_;
   MemoryTiers tiers_;

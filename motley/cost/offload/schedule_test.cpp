@@ -60,7 +60,8 @@ overhead = { layer = "0 s", step = "0 s" }
   const TensorGroup group = make_group(cluster, model.arch, {0}, {}, DType::fp32, DType::fp32, {});
   const StepCost step({}, cluster, model.arch);
   const auto seconds = [&](const StepLoad& load) {
-    return static_cast<double>(model.arch.layers) * step.block_s(group, load) + step.ends_s(group, {true, true}, load);
+    return static_cast<double>(model.arch.layers) * step.block_s(group, 0, load) +
+           step.ends_s(group, {true, true}, load);
   };
   const double context = prompt + output / 2, half = prompt / 2;
   const double request_s = seconds({prompt, half, half, 1}) + (output - 1) * seconds({1, context, context, 1});

@@ -33,7 +33,7 @@ class HexgenForm final : public ServeForm {
         in_(point.prompt_tokens),
         out_(point.output_tokens) {}
 
-  StagePrice block(const TensorGroup& group) const override {
+  StagePrice block(const TensorGroup& group, std::size_t) const override {
     const PhaseSeconds seconds{prefill_compute(group) + all_reduce(group, in_),
                                out_ * weights(group) + decode_compute(group) + out_ * all_reduce(group, 1)};
     return {seconds, seconds.sum()};
@@ -48,7 +48,7 @@ class HexgenForm final : public ServeForm {
 
   PhaseSeconds token_return(const TensorGroup&, const TensorGroup&) const override { return {}; }
 
-  std::int64_t most_layers(const TensorGroup& group, StageEnds, std::int64_t) const override {
+  std::optional<std::int64_t> most_layers(const TensorGroup& group, StageEnds, std::int64_t) const override {
     const double element = element_bytes(group), n = group.degree();
     const double tokens = batch_ * (in_ + out_);
     const double each = (layer_bytes(group) + 2 * tokens * hidden_ * element) / n;
@@ -59,17 +59,17 @@ class HexgenForm final : public ServeForm {
     return static_cast<std::int64_t>(std::clamp(most, 0.0, static_cast<double>(layers_)));
   }
 
-  Term explain_stage(const TensorGroup& group, StageEnds, std::int64_t layers, std::string name) const override {
-    const double l = static_cast<double>(layers);
+  Term explain_stage(const TensorGroup& group, StageEnds, const LayerCounts& layers, std::string name) const override {
+    const double l = sum_of_layers(layers);
     const int n = group.degree();
     std::vector<Term> terms = {
         leaf("weights", l * out_ * weights(group),
-             fmt::format("{} layers x {:g} tokens x {} / {} devices over the slowest memory", layers, out_,
+             fmt::format("{} layers x {:g} tokens x {} / {} devices over the slowest memory", l, out_,
                          human_bytes(layer_bytes(group)), n)),
         leaf("prefill products", l * prefill_compute(group),
-             fmt::format("{} layers x 24 x {:g} x {:g} tokens x H^2 / {} devices", layers, batch_, in_, n)),
+             fmt::format("{} layers x 24 x {:g} x {:g} tokens x H^2 / {} devices", l, batch_, in_, n)),
         leaf("decode products", l * decode_compute(group),
-             fmt::format("{} layers x 24 x {:g} x {:g} tokens x H^2 / {} devices", layers, batch_, out_, n))};
+             fmt::format("{} layers x 24 x {:g} x {:g} tokens x H^2 / {} devices", l, batch_, out_, n))};
     if (n > 1) {
       terms.push_back(
           leaf("prefill all-reduce", l * all_reduce(group, in_), fmt::format("4 rounds of {} peers per layer", n - 1)));

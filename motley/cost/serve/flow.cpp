@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cmath>
 #include <limits>
 #include <set>
 #include <utility>
@@ -47,7 +48,8 @@ const ServeForm& TokenRates::form(std::int64_t sequences, Phase phase, std::int6
 
 double TokenRates::stage(const PathStage& stage, std::int64_t sequences, StageRole role) {
   if (stage.streamed == nullptr)
-    if (const auto measured = measured_tokens_per_s(profile_, cluster_, stage.group->devices, stage.layers))
+    if (const auto measured =
+            measured_tokens_per_s(profile_, cluster_, stage.group->devices, std::llround(sum_of_layers(stage.layers))))
       return *measured;
   const Phase phase = role == StageRole::any       ? Phase::both
                       : role == StageRole::prefill ? Phase::prefill
@@ -103,7 +105,7 @@ class PlanRates {
           stage.offload ? std::optional(streamed_stage(plan, stage)) : std::nullopt;
       stages_[i].capacity = rates_.stage({.group = &stages_[i].group,
                                           .ends = {stage.embedding, stage.head},
-                                          .layers = stage.layers.size(),
+                                          .layers = layer_counts(plan.model.arch, stage.layers),
                                           .streamed = streamed ? &*streamed : nullptr},
                                          sequences[i], stage.role);
     }

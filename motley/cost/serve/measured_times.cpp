@@ -145,6 +145,8 @@ std::vector<MeasuredStage::Point> MeasuredStage::points() const {
       point.load.context += part * sorted[i].load.context;
       point.load.cached += part * sorted[i].load.cached;
       point.load.logits += part * sorted[i].load.logits;
+      point.load.window_context += part * sorted[i].load.window_context;
+      point.load.window_cached += part * sorted[i].load.window_cached;
       point.seconds += part * sorted[i].seconds;
     }
     points.push_back(point);

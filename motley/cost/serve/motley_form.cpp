@@ -23,15 +23,17 @@ class MotleyForm final : public ServeForm {
  public:
   MotleyForm(const CostOptions& options, const Cluster& cluster, const Architecture& arch, const ServePoint& point)
       : step_(options, cluster, arch),
-        arch_(arch),
         point_(point),
         chunks_(chunks_of(point)),
         decode_steps_(point.phase == Phase::prefill ? 0 : std::max(0.0, point.output_tokens - 1)),
         sequences_(static_cast<double>(point.sequences)) {
     const double half_prompt = point.prompt_tokens / 2;
     const double context = point.prompt_tokens + point.output_tokens / 2;
-    if (chunks_ > 0) prefill_ = {point.prompt_tokens / chunks_, half_prompt, step_.seen(half_prompt), 1 / chunks_};
-    decode_ = {sequences_, context, sequences_ * step_.seen(context), sequences_};
+    if (chunks_ > 0)
+      prefill_ = step_.windowed({point.prompt_tokens / chunks_, half_prompt, half_prompt, 1 / chunks_},
+                                step_.in_window(half_prompt));
+    decode_ =
+        step_.windowed({sequences_, context, sequences_ * context, sequences_}, sequences_ * step_.in_window(context));
     if (!point.loaded) {
       steps_ = decode_steps_ / sequences_;
       return;
@@ -41,14 +43,15 @@ class MotleyForm final : public ServeForm {
     steps_ = std::max(decode_steps_ / sequences_, all_tokens / static_cast<double>(point.step.max_tokens));
     const double decodes = decode_steps_ / steps_, chunk = prompt_tokens / steps_;
     const double prompts = prompt_tokens > 0 ? chunk / point.prompt_tokens : 0;  // that end in a step
-    decode_ = {decodes + chunk, (decodes * context + chunk * half_prompt) / (decodes + chunk),
-               decodes * step_.seen(context) + (chunk > 0 ? std::max(1.0, prompts) * step_.seen(half_prompt) : 0),
-               decodes + prompts};
+    const double reading = chunk > 0 ? std::max(1.0, prompts) : 0;               // prompts that are read in a step
+    decode_ = step_.windowed({decodes + chunk, (decodes * context + chunk * half_prompt) / (decodes + chunk),
+                              decodes * context + reading * half_prompt, decodes + prompts},
+                             decodes * step_.in_window(context) + reading * step_.in_window(half_prompt));
     if (chunks_ > 0) prefill_ = decode_;  // its chunks are part of such steps
   }
 
-  StagePrice block(const TensorGroup& group) const override {
-    return priced(step_.block_s(group, prefill_), step_.block_s(group, decode_));
+  StagePrice block(const TensorGroup& group, std::size_t kind) const override {
+    return priced(step_.block_s(group, kind, prefill_), step_.block_s(group, kind, decode_));
   }
 
   StagePrice ends(const TensorGroup& group, StageEnds ends) const override {
@@ -82,11 +85,8 @@ class MotleyForm final : public ServeForm {
     return {prompt_s, decode_steps_ * step_.token_return_s(last, first, sequences_)};
   }
 
-  std::int64_t most_layers(const TensorGroup& group, StageEnds ends, std::int64_t in_flight) const override {
-    return most_layers_in_memory(arch_, group, ends, kv_tokens_of(point_, in_flight), point_.step);
-  }
-
-  Term explain_stage(const TensorGroup& group, StageEnds ends, std::int64_t layers, std::string name) const override {
+  Term explain_stage(const TensorGroup& group, StageEnds ends, const LayerCounts& layers,
+                     std::string name) const override {
     return in_phases(std::move(name),
                      explain_steps(group, ends, layers, prefill_, chunks_ > 0 ? 1 : 0, "prefill", prefill_note()),
                      explain_steps(group, ends, layers, decode_, decode_steps_, "decode", decode_note()));
@@ -179,11 +179,13 @@ class MotleyForm final : public ServeForm {
     return roofline.in_turn ? sum_of(std::move(name), std::move(parts)) : max_of(std::move(name), std::move(parts));
   }
 
-  Term explain_steps(const TensorGroup& group, StageEnds ends, std::int64_t layers, const StepLoad& step, double times,
-                     std::string name, const std::string& what) const {
-    const double all = times * static_cast<double>(layers);
+  // The layers of one kind.
+  Term explain_layers(const TensorGroup& group, std::size_t kind, double layers, const StepLoad& step,
+                      double times) const {
+    const double all = times * layers;
     const Rank& rank = group.ranks.front();
-    const BlockTime block = step_.block_time(group, step);
+    const BlockWork& work = rank.blocks[kind];
+    const BlockTime block = step_.block_time(group, kind, step);
     const auto bound = [&](std::string part, const Roofline& roofline, double bytes, double rate, double flops,
                            double flop_rate) {
       return joined(
@@ -193,15 +195,23 @@ class MotleyForm final : public ServeForm {
            leaf("compute", all * roofline.compute_s,
                 fmt::format("per step, layer and rank {} at {}/s", human_flop(flops), human_flop(flop_rate)))});
     };
-    std::vector<Term> terms = {
-        sum_of(fmt::format("{} layers", layers),
-               {bound("products", block.products, read_bytes(rank, step), effective_bandwidth(rank),
-                      step.tokens * rank.block_flops, effective_flop_per_s(rank)),
-                bound("attention", block.attention, step.cached * rank.kv_bytes, attention_bandwidth(rank),
-                      step.tokens * rank.attention_flops * step_.seen(step.context), attention_flop_per_s(rank)),
-                leaf("element-wise", all * block.elementwise_s,
-                     fmt::format("per step, layer and rank {}", human_bytes(step.tokens * rank.element_bytes)))},
-               "the slowest rank")};
+    return sum_of(rank.blocks.size() == 1 ? fmt::format("{} layers", layers)
+                                          : fmt::format("{} layers of kind {}", layers, kind + 1),
+                  {bound("products", block.products, read_bytes(work, step), effective_bandwidth(rank),
+                         step.tokens * work.flops, effective_flop_per_s(rank)),
+                   bound("attention", block.attention, step.cached_of(work) * rank.kv_bytes, attention_bandwidth(rank),
+                         step.tokens * rank.attention_flops * step.context_of(work), attention_flop_per_s(rank)),
+                   leaf("element-wise", all * block.elementwise_s,
+                        fmt::format("per step, layer and rank {}", human_bytes(step.tokens * work.element_bytes)))},
+                  "the slowest rank");
+  }
+
+  Term explain_steps(const TensorGroup& group, StageEnds ends, const LayerCounts& layers, const StepLoad& step,
+                     double times, std::string name, const std::string& what) const {
+    const double all = times * sum_of_layers(layers);
+    std::vector<Term> terms;
+    for (std::size_t kind = 0; kind < layers.size(); ++kind)
+      if (layers[kind] > 0) terms.push_back(explain_layers(group, kind, layers[kind], step, times));
     if (group.degree() > 1)
       terms.push_back(leaf("all-reduce", all * step_.all_reduces_s(group, step),
                            fmt::format("2 per layer, {} over {} devices",
@@ -213,9 +223,10 @@ class MotleyForm final : public ServeForm {
                            fmt::format("over {} devices", group.degree())));
     if (ends.last) {
       const Roofline head = step_.head_roofline(group, step);
-      terms.push_back(joined("head", head,
-                             {leaf("memory", times * head.memory_s, human_bytes(rank.head_bytes) + " per rank"),
-                              leaf("compute", times * head.compute_s)}));
+      terms.push_back(
+          joined("head", head,
+                 {leaf("memory", times * head.memory_s, human_bytes(group.ranks.front().head_bytes) + " per rank"),
+                  leaf("compute", times * head.compute_s)}));
       if (group.degree() > 1) terms.push_back(leaf("gather logits", times * step_.gather_logits_s(group, step)));
     }
     terms.push_back(leaf("step overhead", times * step_.step_overhead_s(group),
@@ -231,7 +242,6 @@ class MotleyForm final : public ServeForm {
   }
 
   StepCost step_;
-  const Architecture& arch_;
   ServePoint point_;
   double chunks_;        // of its prompt, alone; 0 where it only decodes
   double decode_steps_;  // that it waits for

@@ -47,14 +47,22 @@ PassSeconds pass_seconds(const StepCost& cost, const TensorGroup& group, StageEn
   const HostRates& host = tiers.host;
   const Disk disk = tiers.disk.value_or(Disk{});
   const Rank& rank = group.ranks.front();
-  const auto layer_bytes = static_cast<double>(rank.block_bytes);
+  // Of a layer, whichever kinds have their home where: their mean.
+  double layer_bytes = 0, layer_s = 0, attention_s = 0, cached_tokens = 0, context = 0;
+  for (std::size_t kind = 0; kind < stage.kinds.size(); ++kind) {
+    const double share = stage.kinds[kind] / layers;
+    const BlockTime block = cost.block_time(group, kind, load);
+    layer_bytes += share * static_cast<double>(rank.blocks[kind].bytes);
+    layer_s += share * (block.products.seconds() + block.elementwise_s + cost.layer_overhead_s(group));
+    attention_s += share * block.attention.seconds();
+    cached_tokens += share * load.cached_of(rank.blocks[kind]);
+    context += share * load.context_of(rank.blocks[kind]);
+  }
   const double query_bytes = cost.attention_bytes(group, 1);
   const auto per = [](double bytes, double rate) { return rate > 0 ? bytes / rate : 0; };
   PassSeconds pass;
 
   // Computing, but for attention, which depends on where keys and values are.
-  const BlockTime block = cost.block_time(group, load);
-  const double layer_s = block.products.seconds() + block.elementwise_s + cost.layer_overhead_s(group);
   const double once_s = layers * layer_s + cost.ends_s(group, ends, load);
   at(pass.fixed, Resource::device) = batches * once_s;
   at(pass.fixed, Resource::waiting) = batches * once_s;
@@ -78,9 +86,8 @@ PassSeconds pass_seconds(const StepCost& cost, const TensorGroup& group, StageEn
   }
 
   // Keys and values: those cached are read, new ones written, of every micro-batch.
-  const double cached = batches * load.cached * rank.kv_bytes;
+  const double cached = batches * cached_tokens * rank.kv_bytes;
   const double written = batches * load.tokens * rank.kv_bytes;
-  const double attention_s = block.attention.seconds();
   const auto attend_on_device = [&](ResourceSeconds& seconds) {
     at(seconds, Resource::device) += batches * attention_s;
     at(seconds, Resource::waiting) += batches * attention_s;
@@ -100,7 +107,7 @@ PassSeconds pass_seconds(const StepCost& cost, const TensorGroup& group, StageEn
       attend_on_device(seconds);
       at(seconds, Resource::host_memory) += per(cached, host.bandwidth_bytes_per_s);
     } else if (stage.cpu_attention) {
-      const double flops = load.tokens * rank.attention_flops * cost.seen(load.context);
+      const double flops = load.tokens * rank.attention_flops * context;
       const double host_s = std::max(per(cached / batches, host.bandwidth_bytes_per_s), per(flops, host.flop_per_s));
       const double queries = load.tokens * query_bytes;  // and as many bytes of results
       const double new_bytes = load.tokens * rank.kv_bytes;
@@ -143,7 +150,9 @@ PassCut cut_step(const StepLoad& step, std::int64_t batches, std::int64_t max_to
   const auto needed = static_cast<std::int64_t>(std::ceil(step.tokens / static_cast<double>(max_tokens) - 1e-9));
   const std::int64_t count = std::clamp<std::int64_t>(needed, 1, batches);
   const auto part = 1 / static_cast<double>(count);
-  return {{part * step.tokens, step.context, part * step.cached, part * step.logits}, count};
+  return {{part * step.tokens, step.context, part * step.cached, part * step.logits, step.window_context,
+           part * step.window_cached},
+          count};
 }
 
 ResourceSeconds PassCost::resources(const StepLoad& step) const {
@@ -205,7 +214,8 @@ StreamedStage streamed_stage(const ServePlan& plan, const Stage& stage) {
           .counts = {counts_of(offload.weights, stage.layers.size()), counts_of(offload.kv, stage.layers.size()),
                      counts_of(offload.activations, offload.batches)},
           .batches = offload.batches,
-          .cpu_attention = offload.cpu_attention};
+          .cpu_attention = offload.cpu_attention,
+          .kinds = layer_counts(plan.model.arch, stage.layers)};
 }
 
 StepLimits step_limits(StepLimits micro_batch, std::int64_t batches) {

@@ -93,6 +93,7 @@ class Pricing {
     const auto found = streamed_.find(hop.stage);
     return found == streamed_.end() ? nullptr : &found->second;
   }
+  LayerCounts layers(const Hop& hop) const { return layer_counts(plan_.model.arch, hop.layers); }
   bool has_driver() const { return plan_.cluster.description.driver.has_value(); }
   StageEnds ends(const Hop& hop) const { return {plan_.stage(hop.stage).embedding, plan_.stage(hop.stage).head}; }
   const std::vector<PricedRoute>& routes() const { return routes_; }
@@ -190,7 +191,7 @@ class Pricing {
       std::vector<PathStage> path;
       for (std::size_t i = 0; i < part.hops; ++i) {
         const Hop& hop = priced.route->path[part.first_hop + i];
-        path.push_back({&group(hop), ends(hop), hop.layers.size(), streamed(hop)});
+        path.push_back({&group(hop), ends(hop), layers(hop), streamed(hop)});
       }
       const PathPrice price = price_path(*part.form, path);
       if (priced.batch == 1) part.more_chunks_s = price.more_chunks_s;
@@ -242,7 +243,7 @@ void explain_part(const Pricing& pricing, const PricedRoute& priced, const Route
       terms.push_back(
           part.form->explain_streamed(pricing.group(path[i]), pricing.ends(path[i]), *streamed, path[i].stage));
     else
-      terms.push_back(part.form->explain_stage(pricing.group(path[i]), pricing.ends(path[i]), path[i].layers.size(),
+      terms.push_back(part.form->explain_stage(pricing.group(path[i]), pricing.ends(path[i]), pricing.layers(path[i]),
                                                path[i].stage));
     if (i + 1 < end)
       terms.push_back(part.form->explain_hop(pricing.group(path[i]), pricing.group(path[i + 1]),

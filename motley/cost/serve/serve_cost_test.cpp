@@ -71,25 +71,33 @@ TEST(Group, CollectivesTakeTheBetterAlgorithm) {
   EXPECT_EQ(all_gather_s(group, 24e6), 0);
 }
 
-// Reading the layers of a mixed file takes as long as their bytes say; room is kept for the largest.
-TEST(Group, BlocksOfAMixedFileAreReadAsTheirMean) {
+// Reading the layers of a mixed file takes as long as their own bytes say; room is kept for the largest where it is
+// open which layers a stage gets.
+TEST(Group, BlocksOfAMixedFileHaveTheirOwnBytes) {
   ServePlan plan = d1_plan();
   plan.model = llama_of(256, 8, 4, 4, 512, 1000);
   Architecture& arch = plan.model.arch;
-  for (const TensorSpec& tensor : part_tensors(arch, whole_model(arch))) arch.tensor_types[tensor.name] = DType::q4_k;
-  arch.tensor_types["model.layers.7.mlp.down_proj.weight"] = DType::q6_k;
+  std::map<std::string, DType> types;
+  for (const TensorSpec& tensor : part_tensors(arch, whole_model(arch))) types[tensor.name] = DType::q4_k;
+  types["model.layers.7.mlp.down_proj.weight"] = DType::q6_k;
+  set_tensor_types(arch, types);
   for (Stage& stage : plan.stages) stage.weight_type = DType::file;
   const TensorGroup group = group_of(plan, "a");
   // A block of 256 columns of each row is q6_k in one layer of eight.
   const std::int64_t more = 256 * (210 - 144), small = block_bytes(arch, 0, group.shards[0], DType::file);
-  EXPECT_EQ(group.ranks[0].largest_block_bytes, small + more);
-  EXPECT_EQ(group.ranks[0].block_bytes, small + more / 8);
+  ASSERT_EQ(group.ranks[0].blocks.size(), 2u);
+  EXPECT_EQ(group.ranks[0].blocks[0].bytes, small);
+  EXPECT_EQ(group.ranks[0].blocks[1].bytes, small + more);
+  EXPECT_EQ(largest_block_bytes(group.ranks[0]), small + more);
   const std::int64_t kv = kv_cache_bytes(arch, 1, group.shards[0], DType::fp16, 16, plan.step.block_tokens);
   TensorGroup tight = group;
   for (Rank& rank : tight.ranks) rank.memory_bytes = rank.fixed_bytes[0] + 3 * (small + more + kv);
   EXPECT_EQ(most_layers_in_memory(arch, tight, {}, 16, plan.step), 3);
   for (Rank& rank : tight.ranks) --rank.memory_bytes;
   EXPECT_EQ(most_layers_in_memory(arch, tight, {}, 16, plan.step), 2) << "any of the layers may be the large one";
+  const LayerRoom room = layer_room(arch, tight, 16, plan.step);
+  EXPECT_EQ(room.size, (std::vector<std::int64_t>{small + kv, small + more + kv}));
+  EXPECT_EQ(room.capacity[0], 3 * (small + more + kv) - 1);
 }
 
 TEST(Group, FlopsFollowTheTypeOfTheProducts) {
@@ -111,7 +119,7 @@ TEST(Group, RanksAddUpToTheBlock) {
   plan.stages[0].shares = {0.75, 0.25};
   const TensorGroup group = group_of(plan, "a");
   const Architecture& arch = plan.model.arch;
-  expect_close(group.ranks[0].block_flops + group.ranks[1].block_flops, block_flops(arch, 0, 0));
+  expect_close(group.ranks[0].blocks[0].flops + group.ranks[1].blocks[0].flops, block_flops(arch, 0, 0));
   expect_close(group.ranks[0].attention_flops + group.ranks[1].attention_flops,
                block_flops(arch, 0, 1) - block_flops(arch, 0, 0));
   expect_close(group.ranks[0].kv_bytes + group.ranks[1].kv_bytes,
@@ -121,7 +129,7 @@ TEST(Group, RanksAddUpToTheBlock) {
   for (const std::size_t rank : {0, 1})
     expect_close(eight.ranks[rank].kv_bytes, group.ranks[rank].kv_bytes * 34 / 64);  // of fp16
   expect_close(group.ranks[0].head_flops + group.ranks[1].head_flops, head_flops(arch));
-  EXPECT_GT(group.ranks[0].block_bytes, 2 * group.ranks[1].block_bytes);
+  EXPECT_GT(group.ranks[0].blocks[0].bytes, 2 * group.ranks[1].blocks[0].bytes);
 }
 
 TEST(Group, RanksOfUnlikeTypesOrSizesAreTheirOwn) {
@@ -132,7 +140,7 @@ TEST(Group, RanksOfUnlikeTypesOrSizesAreTheirOwn) {
   // 4001 grains of vocabulary: one rank has more of them, and nothing else.
   const Model odd = llama_of(4096, 8, 32, 32, 11008, 32008);
   const TensorGroup uneven = make_group(plan.cluster, odd.arch, {0, 1}, {}, DType::fp16, DType::fp16, {});
-  EXPECT_EQ(uneven.ranks[0].block_bytes, uneven.ranks[1].block_bytes);
+  EXPECT_EQ(uneven.ranks[0].blocks[0].bytes, uneven.ranks[1].blocks[0].bytes);
   EXPECT_EQ(uneven.ranks[0].head_bytes - uneven.ranks[1].head_bytes, 8 * 4096 * 2);
 }
 
@@ -171,9 +179,9 @@ TEST(Forms, HopsGoOnAndTokensComeBack) {
     expect_close(form->hop(b, a).latency.prefill_s, 1e-4 + prompt / 2e9);
     expect_close(form->hop(a, b).latency.decode_s, steps * (1e-4 + token / 4e9));
     expect_close(form->hop(b, a).latency.decode_s, steps * (1e-4 + token / 2e9));
-    const PathPrice price = price_path(*form, {{&a, {true, false}, 6}, {&b, {false, true}, 2}});
-    const StagePrice stages = form->block(a) * 6 + form->ends(a, {true, false}) + form->hop(a, b) + form->block(b) * 2 +
-                              form->ends(b, {false, true});
+    const PathPrice price = price_path(*form, {{&a, {true, false}, {6}}, {&b, {false, true}, {2}}});
+    const StagePrice stages = form->block(a, 0) * 6 + form->ends(a, {true, false}) + form->hop(a, b) +
+                              form->block(b, 0) * 2 + form->ends(b, {false, true});
     expect_close(price.latency.sum(), stages.latency.sum() + form->token_return(b, a).sum());
   }
   const auto form = make_form({}, plan.cluster, plan.model.arch, point_of(plan, 1));
@@ -187,9 +195,9 @@ TEST(Forms, ChunksOfAPromptFollowOneAnother) {
   ServePoint point = point_of(plan, 1);
   point.chunk_tokens = 32;  // 4 of them
   const auto form = make_form({}, plan.cluster, plan.model.arch, point);
-  const PathPrice price = price_path(*form, {{&b, {true, false}, 6}, {&a, {false, true}, 2}});
-  const StagePrice first = form->block(b) * 6 + form->ends(b, {true, false}) + form->hop(b, a);
-  const StagePrice last = form->block(a) * 2 + form->ends(a, {false, true});
+  const PathPrice price = price_path(*form, {{&b, {true, false}, {6}}, {&a, {false, true}, {2}}});
+  const StagePrice first = form->block(b, 0) * 6 + form->ends(b, {true, false}) + form->hop(b, a);
+  const StagePrice last = form->block(a, 0) * 2 + form->ends(a, {false, true});
   EXPECT_GT(first.chunk_s, last.chunk_s);
   expect_close(price.more_chunks_s, 3 * first.chunk_s);
   expect_close(price.first_token_s(), first.latency.prefill_s + last.latency.prefill_s + 3 * first.chunk_s);
@@ -226,10 +234,10 @@ TEST(Hexgen, Formula1And2OfAStage) {
   const double compute = 32 * layer_weight_bytes / (2 * 768e9) + 24.0 * (128 + 32) * 4096 * 4096 / (2 * 154.8e12);
   const double prefill = 4 * (5e-6 + 128.0 * 4096 * 2 / (2 * 24e9));
   const double decode = 4 * 32 * (5e-6 + 4096.0 * 2 / (2 * 24e9));
-  const StagePrice block = form->block(group_of(plan, "a"));
+  const StagePrice block = form->block(group_of(plan, "a"), 0);
   expect_close(block.latency.sum(), compute + prefill + decode);
   expect_close(block.load_s, compute + prefill + decode);
-  expect_close(form->explain_stage(group_of(plan, "a"), {}, 6, "a").value, 6 * (compute + prefill + decode));
+  expect_close(form->explain_stage(group_of(plan, "a"), {}, {6}, "a").value, 6 * (compute + prefill + decode));
 }
 
 // Of three ranks the one that sends slowest counts: the first to both others.
@@ -243,7 +251,7 @@ TEST(Hexgen, TheAllReduceIsThatOfTheSlowestSender) {
   const auto prefill_s = [&](std::vector<int> devices) {
     group.devices = std::move(devices);
     const double compute = 24.0 * 128 * 4096 * 4096 / (static_cast<double>(group.degree()) * 154.8e12);
-    return form->block(group).latency.prefill_s - compute;
+    return form->block(group, 0).latency.prefill_s - compute;
   };
   expect_close(prefill_s({0, 1, 2}), 4 * 2 * (1e-4 + 128.0 * 4096 * 2 / 3 / 1e9));
 }
@@ -308,7 +316,7 @@ TEST(Motley, DecodeReadsWeightsAndKeysOrMultiplies) {
     const double keys =
         n * context * (2 * 16 * 128 * 2) / (768e9 * 0.8);      // which one token each reads, hardly computes
     const double all_reduce = 2 * (5e-6 + n * reduce / 24e9);  // direct beats the ring between two
-    const StagePrice block = form->block(group);
+    const StagePrice block = form->block(group, 0);
     expect_close(block.latency.decode_s, 31 * (std::max(memory, compute) + keys + all_reduce));
     expect_close(block.load_s, block.latency.prefill_s + block.latency.decode_s / n);
     EXPECT_EQ(memory > compute, q == 1);
@@ -323,10 +331,10 @@ TEST(Motley, PrefillGoesInChunks) {
   const auto form = make_form(bare(), plan.cluster, plan.model.arch, point_of(plan, 1));
   const double compute = 500 * block_flops(plan.model.arch, 0, 500) / 2 / (154.8e12 * 0.6);
   const double all_reduce = 2 * std::min(5e-6 + 500 * 8192 / 24e9, 2 * (5e-6 + 500 * 8192 / 48e9));
-  expect_close(form->block(group).latency.prefill_s, compute + all_reduce);
+  expect_close(form->block(group, 0).latency.prefill_s, compute + all_reduce);
   EXPECT_EQ(form->chunks(), 2);
-  expect_close(form->block(group).load_s, 2 * (compute + all_reduce));
-  EXPECT_EQ(form->block(group).latency.decode_s, 0) << "the first token comes from prefill";
+  expect_close(form->block(group, 0).load_s, 2 * (compute + all_reduce));
+  EXPECT_EQ(form->block(group, 0).latency.decode_s, 0) << "the first token comes from prefill";
 }
 
 // 32 sequences decode in a step; for every decode 128 / 31 tokens of prompts are read with them.
@@ -336,7 +344,7 @@ TEST(Motley, StepsOfManyRequestsCarryPromptsAndDecodes) {
   const Architecture& arch = plan.model.arch;
   ServePoint point = point_of(plan, 32);
   point.loaded = true;
-  const StagePrice block = make_form(bare(), plan.cluster, arch, point)->block(group);
+  const StagePrice block = make_form(bare(), plan.cluster, arch, point)->block(group, 0);
   const double prompt = 32 * 128.0 / 31, tokens = 32 + prompt;
   const double weights = static_cast<double>(block_bytes(arch, 0, group.shards[0], DType::fp16));
   const double products = std::max(weights / (768e9 * 0.8), tokens * block_flops(arch, 0, 0) / 2 / (154.8e12 * 0.6));
@@ -352,18 +360,18 @@ TEST(Motley, StepsOfManyRequestsCarryPromptsAndDecodes) {
 
   // What a step cannot hold goes in more steps: all tokens of a request in steps of 64.
   point.step.max_tokens = 64;
-  const StagePrice full = make_form(bare(), plan.cluster, arch, point)->block(group);
+  const StagePrice full = make_form(bare(), plan.cluster, arch, point)->block(group, 0);
   expect_close(full.load_s, full.latency.decode_s / 31 * (128 + 31) / 64);
   // Who only prefills fills steps with prompts, who only decodes has none in them.
   point.phase = Phase::prefill;
-  const StagePrice prefill = make_form(bare(), plan.cluster, arch, point)->block(group);
+  const StagePrice prefill = make_form(bare(), plan.cluster, arch, point)->block(group, 0);
   EXPECT_GT(prefill.load_s, 0);
   EXPECT_EQ(prefill.latency.decode_s, 0);
   point.phase = Phase::decode;
   ServePoint apart = point;
   apart.loaded = false;
-  expect_close(make_form(bare(), plan.cluster, arch, point)->block(group).load_s,
-               make_form(bare(), plan.cluster, arch, apart)->block(group).load_s);
+  expect_close(make_form(bare(), plan.cluster, arch, point)->block(group, 0).load_s,
+               make_form(bare(), plan.cluster, arch, apart)->block(group, 0).load_s);
 }
 
 TEST(Motley, EndsPayEmbeddingHeadAndOverhead) {
@@ -385,7 +393,7 @@ TEST(Motley, EndsPayEmbeddingHeadAndOverhead) {
       make_form({.form = "motley", .settings = {{"motley.step_overhead_s", 1}, {"motley.layer_overhead_s", 2}}},
                 plan.cluster, plan.model.arch, point_of(plan, 1));
   expect_close(slow->ends(group, {}).latency.decode_s - form->ends(group, {}).latency.decode_s, 31);
-  expect_close(slow->block(group).latency.prefill_s - form->block(group).latency.prefill_s, 2);
+  expect_close(slow->block(group, 0).latency.prefill_s - form->block(group, 0).latency.prefill_s, 2);
 }
 
 TEST(Motley, DevicesBringTheirOverheadsAndClustersTheirDriver) {
@@ -433,10 +441,10 @@ TEST(Motley, ProductsReadAndComputeInTurnWhereTheTypeSaysSo) {
   ServePlan plan = d1_plan();
   const StepLoad load{8, 100, 800, 8};
   const StepCost step({}, plan.cluster, plan.model.arch);
-  const Roofline at_once = step.block_time(group_of(plan, "a"), load).products;
+  const Roofline at_once = step.block_time(group_of(plan, "a"), 0, load).products;
   expect_close(at_once.seconds(), std::max(at_once.memory_s, at_once.compute_s));
   plan.cluster.types[0].efficiency.in_turn = true;
-  expect_close(step.block_time(group_of(plan, "a"), load).products.seconds(), at_once.memory_s + at_once.compute_s);
+  expect_close(step.block_time(group_of(plan, "a"), 0, load).products.seconds(), at_once.memory_s + at_once.compute_s);
   const ServeCost cost = price_serve(plan, bare());
   expect_close(cost.tree.value, cost.latency_s);
 }
@@ -446,27 +454,27 @@ TEST(Motley, AttentionHasSharesOfItsOwn) {
   const StepLoad prompt{512, 256, 256, 1}, decode{4, 1000, 4000, 4};
   const StepCost step({}, plan.cluster, plan.model.arch);
   Efficiency& share = plan.cluster.types[0].efficiency;
-  const double compute_s = step.block_time(group_of(plan, "a"), prompt).attention.compute_s;
-  const double memory_s = step.block_time(group_of(plan, "a"), decode).attention.memory_s;
+  const double compute_s = step.block_time(group_of(plan, "a"), 0, prompt).attention.compute_s;
+  const double memory_s = step.block_time(group_of(plan, "a"), 0, decode).attention.memory_s;
   expect_close(compute_s, 512 * (block_flops(plan.model.arch, 0, 256) - block_flops(plan.model.arch, 0, 0)) / 2 /
                               (154.8e12 * 0.6));
   expect_close(memory_s, 4000 * (2 * 16 * 128 * 2) / (768e9 * 0.8));
   share.attention_compute = share.compute / 3;
   share.attention_bandwidth = share.bandwidth / 2;
-  const BlockTime slower = step.block_time(group_of(plan, "a"), prompt);
+  const BlockTime slower = step.block_time(group_of(plan, "a"), 0, prompt);
   expect_close(slower.attention.compute_s, 3 * compute_s);
   expect_close(slower.seconds(), slower.products.seconds() + slower.attention.compute_s);
-  expect_close(step.block_time(group_of(plan, "a"), decode).attention.memory_s, 2 * memory_s);
+  expect_close(step.block_time(group_of(plan, "a"), 0, decode).attention.memory_s, 2 * memory_s);
 }
 
 TEST(Motley, ElementWiseOperationsGoByTheirBytes) {
   ServePlan plan = d1_plan();
   const StepLoad prompt{512, 256, 256, 1};
   const StepCost step({}, plan.cluster, plan.model.arch);
-  const BlockTime within = step.block_time(group_of(plan, "a"), prompt);
+  const BlockTime within = step.block_time(group_of(plan, "a"), 0, prompt);
   EXPECT_EQ(within.elementwise_s, 0) << "part of the products' share";
   plan.cluster.types[0].efficiency.elementwise = 0.4;
-  const BlockTime apart = step.block_time(group_of(plan, "a"), prompt);
+  const BlockTime apart = step.block_time(group_of(plan, "a"), 0, prompt);
   // Of one of two ranks: two norms and two sums of the hidden size, half of the rotated heads and of the FFN.
   const double elements = 2 * 2 * 4096 + 2 * 3 * 4096 + 2 * (16 + 16) * 128 + 3 * 11008 / 2;
   expect_close(apart.elementwise_s, 512 * 2 * elements / (768e9 * 0.4));
@@ -481,11 +489,11 @@ TEST(Motley, QuantisedWeightsAreReadMoreSlowlyThanOthers) {
   const TensorGroup group = group_of(plan, "a");
   const double bytes = static_cast<double>(block_bytes(plan.model.arch, 0, group.shards[0], DType::q8_0));
   EXPECT_LT(bytes, static_cast<double>(block_bytes(plan.model.arch, 0, group.shards[0], DType::fp16)));
-  expect_close(step.block_time(group, decode).products.memory_s, bytes / (768e9 * 0.8 * 0.8));
+  expect_close(step.block_time(group, 0, decode).products.memory_s, bytes / (768e9 * 0.8 * 0.8));
   plan.cluster.types[0].efficiency.quantised_bandwidth = 0.5;
-  expect_close(step.block_time(group_of(plan, "a"), decode).products.memory_s, bytes / (768e9 * 0.5));
+  expect_close(step.block_time(group_of(plan, "a"), 0, decode).products.memory_s, bytes / (768e9 * 0.5));
   expect_close(
-      step.block_time(group_of(plan, "b"), decode).products.memory_s,
+      step.block_time(group_of(plan, "b"), 0, decode).products.memory_s,
       static_cast<double>(block_bytes(plan.model.arch, 0, group_of(plan, "b").shards[0], DType::fp16)) / (448e9 * 0.8));
 }
 
@@ -567,8 +575,8 @@ TEST(Motley, APlansLatencyIsTheSumOfItsParts) {
   const ServeCost cost = price_serve(plan, {});
   const auto form = make_form({}, plan.cluster, plan.model.arch, point_of(plan, 1));
   const TensorGroup a = group_of(plan, "a"), b = group_of(plan, "b");
-  const StagePrice stage_a = form->block(a) * 6 + form->ends(a, {true, false}) + form->hop(a, b);
-  const StagePrice stage_b = form->block(b) * 2 + form->ends(b, {false, true});
+  const StagePrice stage_a = form->block(a, 0) * 6 + form->ends(a, {true, false}) + form->hop(a, b);
+  const StagePrice stage_b = form->block(b, 0) * 2 + form->ends(b, {false, true});
   const double latency = stage_a.latency.sum() + stage_b.latency.sum() + form->token_return(b, a).sum();
   expect_close(cost.latency_s, latency);
   expect_close(cost.bottleneck_s, std::max(stage_a.load_s, stage_b.load_s));
@@ -644,7 +652,7 @@ machine = [{ name = "m0", devices = ["A6000*2"] }, { name = "m1", devices = ["A6
   point.loaded = true;
   const auto form = make_form({}, plan.cluster, plan.model.arch, point);
   const TensorGroup b = group_of(plan, "b");
-  const double shared = (form->block(b) * 2 + form->ends(b, {false, true})).load_s;
+  const double shared = (form->block(b, 0) * 2 + form->ends(b, {false, true})).load_s;
   EXPECT_LE(two.requests_per_s * shared, 1 + 1e-9) << "the shared stage works for both routes";
   plan.routes[1].weight = 3;
   const ServeCost skewed = price_serve(plan, loaded);
@@ -665,10 +673,10 @@ TEST(Motley, MicroBatchesDoubleFromWhatAStepHolds) {
 TEST(Motley, UnevenSharesAreAsSlowAsTheirSlowestRank) {
   ServePlan plan = d1_plan();
   const auto form = make_form(bare(), plan.cluster, plan.model.arch, point_of(plan, 1));
-  const double even = form->block(group_of(plan, "a")).latency.decode_s;
+  const double even = form->block(group_of(plan, "a"), 0).latency.decode_s;
   plan.stages[0].shares = {0.75, 0.25};
   const TensorGroup uneven = group_of(plan, "a");
-  const double slowest = form->block(uneven).latency.decode_s;
+  const double slowest = form->block(uneven, 0).latency.decode_s;
   EXPECT_GT(slowest, 1.4 * even);
   EXPECT_LT(slowest, 1.6 * even);
 }

@@ -42,8 +42,8 @@ double touched_share(const Experts& experts, const StepLoad& load) {
   return 1 - std::pow(1 - static_cast<double>(experts.active) / static_cast<double>(experts.count), draws);
 }
 
-double read_bytes(const Rank& rank, const StepLoad& load) {
-  return static_cast<double>(rank.block_bytes) - (1 - touched_share(rank.experts, load)) * rank.expert_bytes;
+double read_bytes(const BlockWork& block, const StepLoad& load) {
+  return static_cast<double>(block.bytes) - (1 - touched_share(block.experts, load)) * block.expert_bytes;
 }
 
 double effective_bandwidth(const Rank& rank) {
@@ -63,9 +63,9 @@ double attention_flop_per_s(const Rank& rank) {
   return rank.flop_per_s * (share.attention_compute > 0 ? share.attention_compute : share.compute);
 }
 
-double elementwise_s(const Rank& rank) {
+double elementwise_s(const Rank& rank, const BlockWork& block) {
   const double share = rank.efficiency.elementwise;
-  return share > 0 ? rank.element_bytes / (rank.memory_bandwidth_bytes_per_s * share) : 0;
+  return share > 0 ? block.element_bytes / (rank.memory_bandwidth_bytes_per_s * share) : 0;
 }
 
 StepCost::StepCost(const CostOptions& options, const Cluster& cluster, const Architecture& arch)
@@ -90,13 +90,19 @@ double StepCost::step_overhead_s(const TensorGroup& group) const {
   return most;
 }
 
-double StepCost::seen(double context) const {
-  const std::int64_t window = window_of(arch_);
+double StepCost::in_window(double context) const {
+  const std::int64_t window = widest_window(arch_);
   return window > 0 ? std::min(context, static_cast<double>(window)) : context;
 }
 
-double StepCost::block_s(const TensorGroup& group, const StepLoad& load) const {
-  return block_time(group, load).seconds() + (all_reduces_s(group, load) + layer_overhead_s(group));
+StepLoad StepCost::windowed(StepLoad load, double window_cached) const {
+  load.window_context = in_window(load.context);
+  load.window_cached = window_cached;
+  return load;
+}
+
+double StepCost::block_s(const TensorGroup& group, std::size_t kind, const StepLoad& load) const {
+  return block_time(group, kind, load).seconds() + (all_reduces_s(group, load) + layer_overhead_s(group));
 }
 
 double StepCost::ends_s(const TensorGroup& group, StageEnds ends, const StepLoad& load) const {
@@ -104,14 +110,15 @@ double StepCost::ends_s(const TensorGroup& group, StageEnds ends, const StepLoad
   return step_overhead_s(group) + receive_s(group, ends, load) + head;
 }
 
-BlockTime StepCost::block_time(const TensorGroup& group, const StepLoad& load) const {
+BlockTime StepCost::block_time(const TensorGroup& group, std::size_t kind, const StepLoad& load) const {
   return slowest(group, [&](const Rank& rank) {
+    const BlockWork& block = rank.blocks[kind];
     return BlockTime{
-        .products = {read_bytes(rank, load) / effective_bandwidth(rank),
-                     load.tokens * rank.block_flops / effective_flop_per_s(rank), rank.efficiency.in_turn},
-        .attention = {load.cached * rank.kv_bytes / attention_bandwidth(rank),
-                      load.tokens * rank.attention_flops * seen(load.context) / attention_flop_per_s(rank)},
-        .elementwise_s = load.tokens * elementwise_s(rank)};
+        .products = {read_bytes(block, load) / effective_bandwidth(rank),
+                     load.tokens * block.flops / effective_flop_per_s(rank), rank.efficiency.in_turn},
+        .attention = {load.cached_of(block) * rank.kv_bytes / attention_bandwidth(rank),
+                      load.tokens * rank.attention_flops * load.context_of(block) / attention_flop_per_s(rank)},
+        .elementwise_s = load.tokens * elementwise_s(rank, block)};
   });
 }
 

@@ -1,6 +1,7 @@
 // What one step of a stage costs: the arithmetic of the form `motley`, used by its closed form and by the simulator.
 //
-// A step carries t tokens of some sequences through the layers of a stage. One block takes on the slowest rank
+// A step carries t tokens of some sequences through the layers of a stage. One block of a kind takes on the slowest
+// rank
 //
 //   max(weights / bandwidth, t * flops / flop_per_s)                               products (or the sum: `in_turn`)
 //     + t * bytes read and written / bandwidth of element-wise operations          norms, sums, activations
@@ -23,10 +24,13 @@ namespace motley {
 
 // What a step asks of a stage.
 struct StepLoad {
-  double tokens = 0;   // that pass through
-  double context = 0;  // that each of them attends to, on average
-  double cached = 0;   // cached tokens that are read, over all sequences
-  double logits = 0;   // tokens that go through the head
+  double tokens = 0;                             // that pass through
+  double context = 0;                            // that each of them attends to, on average
+  double cached = 0;                             // cached tokens that are read, over all sequences
+  double logits = 0;                             // tokens that go through the head
+  double window_context = 0, window_cached = 0;  // `context` and `cached` of layers with a window
+  double context_of(const BlockWork& block) const { return block.windowed ? window_context : context; }
+  double cached_of(const BlockWork& block) const { return block.windowed ? window_cached : cached; }
 };
 
 // Of a block's experts, the share that the tokens of a step take at least once. B tokens that choose k of E each for
@@ -60,16 +64,18 @@ class StepCost {
   // `motley.layer_overhead_s` and `motley.step_overhead_s` of the options beat those of the device types.
   StepCost(const CostOptions& options, const Cluster& cluster, const Architecture& arch);
 
-  // Of cached tokens, what one sequence of this context really reads: all, or the window where all layers have one.
-  double seen(double context) const;
+  // Of this many cached tokens, what one sequence reads in layers with a window.
+  double in_window(double context) const;
+  // A load with windows, whose tokens see as much as they do on average.
+  StepLoad windowed(StepLoad load, double window_cached) const;
 
-  // One block, and what a stage adds by its place in the chain.
-  double block_s(const TensorGroup& group, const StepLoad& load) const;
+  // One block of a kind, and what a stage adds by its place in the chain.
+  double block_s(const TensorGroup& group, std::size_t kind, const StepLoad& load) const;
   double ends_s(const TensorGroup& group, StageEnds ends, const StepLoad& load) const;
 
   // Their parts.
-  BlockTime block_time(const TensorGroup& group, const StepLoad& load) const;  // of the slowest rank
-  double all_reduces_s(const TensorGroup& group, const StepLoad& load) const;  // both of a block
+  BlockTime block_time(const TensorGroup& group, std::size_t kind, const StepLoad& load) const;  // of the slowest rank
+  double all_reduces_s(const TensorGroup& group, const StepLoad& load) const;                    // both of a block
   double receive_s(const TensorGroup& group, StageEnds ends, const StepLoad& load) const;
   Roofline head_roofline(const TensorGroup& group, const StepLoad& load) const;
   double gather_logits_s(const TensorGroup& group, const StepLoad& load) const;
@@ -98,13 +104,13 @@ class StepCost {
 };
 
 // What a rank reaches, of products and of attention.
-double read_bytes(const Rank& rank, const StepLoad& load);  // of one block's weights, by a step
-double effective_bandwidth(const Rank& rank);               // B/s
-double effective_flop_per_s(const Rank& rank);              // FLOP/s
+double read_bytes(const BlockWork& block, const StepLoad& load);  // of its weights, by a step
+double effective_bandwidth(const Rank& rank);                     // B/s
+double effective_flop_per_s(const Rank& rank);                    // FLOP/s
 double attention_bandwidth(const Rank& rank);
 double attention_flop_per_s(const Rank& rank);
 // Of one token in one block; 0 where the type's share of products contains it.
-double elementwise_s(const Rank& rank);
+double elementwise_s(const Rank& rank, const BlockWork& block);
 
 // Tokens per second that a stage of these devices passes on while it holds this many layers, where the profile says so:
 // all devices of one type that was measured at this degree. Throws an input error where it says that the type cannot

@@ -37,17 +37,20 @@ MessageTime message(const PathSpeed& link, double rounds, double token_bytes) {
   return {rounds * link.latency_s, token_bytes / link.bandwidth_bytes_per_s};
 }
 
-StageTime::Rank rank_time(const Rank& rank, double layers, bool head) {
-  return {.weights_s = layers * (static_cast<double>(rank.block_bytes) - rank.expert_bytes) / effective_bandwidth(rank),
-          .token_s = layers * rank.block_flops / effective_flop_per_s(rank),
-          .experts_s = layers * rank.expert_bytes / effective_bandwidth(rank),
-          .experts = rank.experts,
+StageTime::Rank rank_time(const Rank& rank, std::size_t kind, double layers, bool head) {
+  const BlockWork& block = rank.blocks[kind];
+  return {.kind = kind,
+          .weights_s = layers * (static_cast<double>(block.bytes) - block.expert_bytes) / effective_bandwidth(rank),
+          .token_s = layers * block.flops / effective_flop_per_s(rank),
+          .experts_s = layers * block.expert_bytes / effective_bandwidth(rank),
+          .experts = block.experts,
+          .windowed = block.windowed,
           .in_turn = rank.efficiency.in_turn,
           .cached_s = layers * rank.kv_bytes / attention_bandwidth(rank),
           .attended_s = layers * rank.attention_flops / attention_flop_per_s(rank),
           .head_s = head ? rank.head_bytes / effective_bandwidth(rank) : 0,
           .logit_s = head ? rank.head_flops / effective_flop_per_s(rank) : 0,
-          .element_s = layers * elementwise_s(rank)};
+          .element_s = layers * elementwise_s(rank, block)};
 }
 
 }  // namespace
@@ -57,16 +60,24 @@ StageTime::Rank rank_time(const Rank& rank, double layers, bool head) {
 double StageTime::seconds(const StepLoad& load) const {
   if (pass) return fixed_s + pass_factor * pass->seconds(load);
   if (measured_tokens_per_s > 0) return load.tokens / measured_tokens_per_s;
-  const double attended = load.tokens * load.context, heads = std::min(1.0, load.logits);
-  double blocks_s = 0, head_s = 0;
+  const double heads = std::min(1.0, load.logits);
+  double blocks_s = 0, kind_s = 0, head_s = 0;
+  std::size_t kind = 0;
   for (const Rank& rank : ranks) {
+    if (rank.kind != kind) {
+      blocks_s += std::exchange(kind_s, 0);
+      kind = rank.kind;
+    }
+    const double cached = rank.windowed ? load.window_cached : load.cached;
+    const double attended = load.tokens * (rank.windowed ? load.window_context : load.context);
     const double experts_s = rank.experts_s > 0 ? touched_share(rank.experts, load) * rank.experts_s : 0;
     const Roofline products{rank.weights_s + experts_s, load.tokens * rank.token_s, rank.in_turn};
     const Roofline head{heads * rank.head_s, load.logits * rank.logit_s, rank.in_turn};
-    blocks_s = std::max(blocks_s, products.seconds() + load.tokens * rank.element_s +
-                                      std::max(load.cached * rank.cached_s, attended * rank.attended_s));
+    kind_s = std::max(kind_s, products.seconds() + load.tokens * rank.element_s +
+                                  std::max(cached * rank.cached_s, attended * rank.attended_s));
     head_s = std::max(head_s, head.seconds());
   }
+  blocks_s += kind_s;
   const double reduce_s = all_reduces > 0 ? std::min(ring.seconds(load.tokens), direct.seconds(load.tokens)) : 0;
   return fixed_s + blocks_s + all_reduces * reduce_s + gather.seconds(load.tokens) + head_s +
          heads * gather_logits.latency_s + load.logits * gather_logits.token_s;
@@ -158,9 +169,16 @@ PipelineTime PipelineTime::merged() const {
 
 void add_sequence(StepLoad& load, std::int64_t window, std::int64_t position, std::int64_t count, bool samples) {
   const auto tokens = static_cast<double>(count);
-  double context = static_cast<double>(position) + tokens / 2;
-  if (window > 0) context = std::min(context, static_cast<double>(window));
-  load.context = (load.tokens * load.context + tokens * context) / (load.tokens + tokens);
+  const double context = static_cast<double>(position) + tokens / 2;
+  const auto mean = [&](double before, double own) {
+    return (load.tokens * before + tokens * own) / (load.tokens + tokens);
+  };
+  if (window > 0) {
+    const double seen = std::min(context, static_cast<double>(window));
+    load.window_context = mean(load.window_context, seen);
+    load.window_cached += seen;
+  }
+  load.context = mean(load.context, context);
   load.tokens += tokens;
   load.cached += context;
   load.logits += samples ? 1 : 0;
@@ -193,21 +211,25 @@ std::size_t StepTimes::stage_of(const RouteChain& chain, std::size_t hop) const 
 StageTime StepTimes::stage(const RouteChain& chain, std::size_t hop) const {
   const std::size_t number = stage_of(chain, hop);
   const TensorGroup& group = groups_[number];
-  const auto layers = static_cast<double>(plan_.routes[chain.route].path[chain.first_hop + hop].layers.size());
+  const LayerCounts layers =
+      layer_counts(plan_.model.arch, plan_.routes[chain.route].path[chain.first_hop + hop].layers);
   const bool first = hop == 0, last = hop + 1 == chain.hops;
   if (const Stage& stage = plan_.stages[number]; stage.offload)
     return {.pass = std::make_shared<const PassCost>(cost_, group, StageEnds{first, last}, streamed_stage(plan_, stage),
                                                      plan_.step.max_tokens)};
-  StageTime time{.fixed_s = layers * cost_.layer_overhead_s(group) + cost_.step_overhead_s(group),
+  StageTime time{.fixed_s = sum_of_layers(layers) * cost_.layer_overhead_s(group) + cost_.step_overhead_s(group),
                  .measured_tokens_per_s = measured_tokens_per_s_[number]};
-  for (const Rank& rank : group.ranks) {
-    const StageTime::Rank kind = rank_time(rank, layers, last);
-    if (std::ranges::find(time.ranks, kind) == time.ranks.end()) time.ranks.push_back(kind);
+  for (std::size_t kind = 0; kind < layers.size(); ++kind) {
+    if (layers[kind] == 0) continue;
+    for (const Rank& rank : group.ranks) {
+      const StageTime::Rank like = rank_time(rank, kind, layers[kind], last);
+      if (std::ranges::find(time.ranks, like) == time.ranks.end()) time.ranks.push_back(like);
+    }
   }
   const double n = group.degree();
   if (n < 2) return time;
   const double hidden_bytes = cost_.activation_bytes(group, 1);
-  time.all_reduces = 2 * layers + (first ? 1 : 0);
+  time.all_reduces = 2 * sum_of_layers(layers) + (first ? 1 : 0);
   time.ring = message(group.link, 2 * (n - 1), 2 * (n - 1) / n * hidden_bytes);
   time.direct = message(group.link, 1, (n - 1) * hidden_bytes);
   if (!first) time.gather = message(group.link, 1, (n - 1) / n * hidden_bytes);
@@ -268,7 +290,7 @@ std::vector<PipelineTime> StepTimes::pipelines(const std::vector<RouteChain>& ch
   for (const RouteChain& chain : chains) {
     PipelineTime& pipeline = pipelines.emplace_back();
     pipeline.back_s = back(chain).seconds(1);
-    pipeline.window = window_of(plan_.model.arch);
+    pipeline.window = widest_window(plan_.model.arch);
     for (std::size_t i = 0; i < chain.hops; ++i)
       pipeline.visits.push_back({.stage = stage_of(chain, i), .time = stage(chain, i)});
     for (std::size_t i = 0; i + 1 < chain.hops; ++i) pipeline.crossings.push_back({.time = hop(chain, i)});

@@ -27,11 +27,13 @@ struct MessageTime {
 
 // A step on one stage of a route.
 struct StageTime {
-  // One for each kind of rank; the slowest counts.
+  // One for each kind of layer and of rank. Those of one kind of layer follow one another; of each the slowest counts.
   struct Rank {
+    std::size_t kind = 0;               // of layer
     double weights_s = 0, token_s = 0;  // products: weights are read once, or computing takes longer
     double experts_s = 0;               // those of all experts, of which a step reads some
     Experts experts = {};
+    bool windowed = false;
     bool in_turn = false;                 // both add up, of the products and of the head
     double cached_s = 0, attended_s = 0;  // attention: per cached token read, per pair of tokens
     double head_s = 0, logit_s = 0;       // the head: read once, or computing
@@ -116,7 +118,7 @@ struct PipelineTime {
 };
 
 // Adds a sequence's tokens [position, position + count) to a step. A token in the middle of a chunk sees half of the
-// chunk, and no token more than `window` cached ones, where all layers have one.
+// chunk, and in layers with a window no more cached ones than that.
 void add_sequence(StepLoad& load, std::int64_t window, std::int64_t position, std::int64_t count, bool samples);
 // Makes them for a plan, which must outlive it and them.
 class StepTimes {

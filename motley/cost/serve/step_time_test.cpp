@@ -5,7 +5,9 @@
 #include <random>
 
 #include "motley/cost/form/cases_test.hpp"
+#include "motley/cost/serve/serve_forms.hpp"
 #include "motley/model/crossing.hpp"
+#include "motley/model/unlike_layers_test.hpp"
 #include "motley/plan/example_test.hpp"
 
 namespace motley {
@@ -31,11 +33,49 @@ TEST(StageTime, IsThatOfTheStepCost) {
       for (int i = 0; i < 50; ++i) {
         const StepLoad load{.tokens = 1 + pick(600), .context = pick(4000), .cached = pick(9000), .logits = pick(3)};
         const double expected =
-            layers * cost.block_s(group, load) + cost.ends_s(group, {hop == 0, hop + 1 == chain.hops}, load);
+            layers * cost.block_s(group, 0, load) + cost.ends_s(group, {hop == 0, hop + 1 == chain.hops}, load);
         EXPECT_NEAR(time.seconds(load), expected, 1e-12 * expected);
       }
     }
   }
+}
+
+// Layers of three kinds, in two ranges: each takes the sum of its own, in the closed form and step by step.
+TEST(StageTime, IsASumOverTheKindsOfItsLayers) {
+  ServePlan plan = garage_plan();
+  const std::int64_t layers = plan.model.arch.layers;
+  std::vector<std::uint16_t> kinds;
+  for (std::int64_t layer = 0; layer < layers; ++layer)
+    kinds.push_back(layer < layers / 2 ? 0 : static_cast<std::uint16_t>(1 + layer % 2));
+  plan.model.arch = with_unlike_layers(plan.model.arch, kinds);
+  const StepTimes times(plan, {});
+  const StepCost cost({}, plan.cluster, plan.model.arch);
+  const RouteChain chain{0, 0, plan.routes[0].path.size()};
+  for (std::size_t hop = 0; hop < chain.hops; ++hop) {
+    const LayerRange& held = plan.routes[0].path[hop].layers;
+    const TensorGroup& group = times.group(times.stage_of(chain, hop));
+    for (const double tokens : {1.0, 7.0, 300.0}) {
+      const StepLoad load = cost.windowed({tokens, 500, 500 * tokens, 1}, cost.in_window(500) * tokens);
+      double expected = cost.ends_s(group, {hop == 0, hop + 1 == chain.hops}, load);
+      for (std::int64_t layer = held.first; layer < held.end; ++layer)
+        expected += cost.block_s(group, kinds[static_cast<std::size_t>(layer)], load);
+      EXPECT_NEAR(times.stage(chain, hop).seconds(load), expected, 1e-12 * expected);
+    }
+    const StepLoad one{1, 500, 500, 1, 32, 32};
+    EXPECT_GT(cost.block_s(group, 0, one), cost.block_s(group, 2, one)) << "a window is read";
+    EXPECT_LT(cost.block_s(group, 0, one), cost.block_s(group, 1, {256, 500, 500, 1, 32, 32})) << "all experts are";
+  }
+  const ServePoint point{100, 20, 1, plan.step};
+  const auto form = make_form({}, plan.cluster, plan.model.arch, point);
+  double sum = 0;
+  for (const Hop& hop : plan.routes[0].path) {
+    const TensorGroup& group =
+        times.group(times.stage_of(chain, static_cast<std::size_t>(&hop - &plan.routes[0].path[0])));
+    const double of_stage = price_stage(*form, {&group, {}, layer_counts(plan.model.arch, hop.layers)}).latency.sum();
+    expect_close(form->explain_stage(group, {}, layer_counts(plan.model.arch, hop.layers), "a").value, of_stage);
+    sum += of_stage;
+  }
+  EXPECT_GT(sum, 0);
 }
 
 TEST(StageTime, LikeRanksAreOneKind) {
@@ -147,7 +187,9 @@ TEST(AddSequence, AddsUpWhatAStepHolds) {
   EXPECT_DOUBLE_EQ(load.logits, 1);
   StepLoad windowed;
   add_sequence(windowed, 16, 20, 1, true);
-  EXPECT_DOUBLE_EQ(windowed.cached, 16);
+  EXPECT_DOUBLE_EQ(windowed.cached, 20.5);
+  EXPECT_DOUBLE_EQ(windowed.window_cached, 16) << "in layers with a window";
+  EXPECT_DOUBLE_EQ(windowed.window_context, 16);
 }
 
 }  // namespace

@@ -310,13 +310,17 @@ PipelineStage pipeline_stage(const TrainStepCost& cost, const ReplicaLayout& rep
   PipelineStage result;
   StageParts sum;
   for (const auto& strategy : stage.strategies) {
-    BlockParts block;
-    const BlockPass pass = cost.block(work, strategy, &block);
-    const auto layers = static_cast<double>(strategy.layers.size());
-    result.forward_s += layers * pass.forward_s;
-    result.backward_s += layers * pass.backward_s;
-    if (number > 0) result.weights_s += layers * pass.weights_s;
-    sum.blocks = sum.blocks + block * layers;
+    const LayerCounts counts = layer_counts(cost.arch(), strategy.layers);
+    for (std::size_t kind = 0; kind < counts.size(); ++kind) {
+      const double layers = counts[kind];
+      if (layers == 0) continue;
+      BlockParts block;
+      const BlockPass pass = cost.block(work, strategy, &block, kind);
+      result.forward_s += layers * pass.forward_s;
+      result.backward_s += layers * pass.backward_s;
+      if (number > 0) result.weights_s += layers * pass.weights_s;
+      sum.blocks = sum.blocks + block * layers;
+    }
   }
   if (number + 1 == replica.stages.size()) {
     const BlockPass head = cost.head(work, stage.strategies.back(), &sum.head);
@@ -361,11 +365,15 @@ GradientExchange gradient_exchange(const TrainStepCost& cost, const TrainProblem
   }
   std::int64_t first = 0;
   for (const std::int64_t last : common_cuts(layout)) {
-    const auto copies = static_cast<double>(last - first);
-    for (const Walk& walk : walks)
-      if (gathers_once(walk.strategy()))
-        exchange.add_gather(walk.stage(), walk.strategy(), cost.block_bytes(states.weight), copies);
-    exchange.add(owners, cost.block_bytes(states.gradient), copies);
+    const LayerCounts layers = layer_counts(view.arch, {first, last});
+    for (std::size_t kind = 0; kind < layers.size(); ++kind) {
+      const double copies = layers[kind];
+      if (copies == 0) continue;
+      for (const Walk& walk : walks)
+        if (gathers_once(walk.strategy()))
+          exchange.add_gather(walk.stage(), walk.strategy(), cost.block_bytes(kind, states.weight), copies);
+      exchange.add(owners, cost.block_bytes(kind, states.gradient), copies);
+    }
     for (std::size_t r = 0; r < walks.size(); ++r)
       if (walks[r].next(last)) owners[r] = owner_of(walks[r].stage(), walks[r].strategy());
     first = last;
@@ -398,7 +406,8 @@ TrainStepPrice bound_step(const TrainStepCost& cost, const TrainProblemView& vie
       const PlacedStage& stage = replica.stages[s];
       double update_s = 0;
       for (const auto& strategy : stage.strategies)
-        update_s += cost.update_s(work_of(replica, stage), strategy, static_cast<double>(strategy.layers.size()));
+        for (std::size_t kind = 0; const double layers : layer_counts(view.arch, strategy.layers))
+          update_s += cost.update_s(work_of(replica, stage), strategy, layers, kind++);
       const bool tied = view.arch.tied_embeddings && replica.stages.size() == 1;  // one table, updated once
       if (s == 0) update_s += cost.update_s(work_of(replica, stage), stage.strategies.front(), LayerPart::embedding);
       if (s + 1 == replica.stages.size() && !tied)

@@ -188,9 +188,9 @@ TrainStepCost::TrainStepCost(const CostOptions& options, const Cluster& cluster,
       profile_(profile),
       links_(cluster, profile),
       step_(options, cluster, arch),
+      layer_of_kinds_(layer_of_kinds(arch)),
       type_(training.precision),
       states_(state_bytes(training)),
-      block_parameters_(mean_block_parameters(arch)),
       element_bytes_(static_cast<double>(bytes_of(dtype_row(type_).computed_in, 1))),
       hops_(setting(options, "motley.blocking_hops", 0) > 0 ? HopMode::blocking : HopMode::overlapped),
       boundary_overhead_s_(setting(options, "motley.boundary_overhead_s", 0)),
@@ -199,7 +199,10 @@ TrainStepCost::TrainStepCost(const CostOptions& options, const Cluster& cluster,
       copies_(executor_cost(training.executor).copies) {
   if (const auto given = options.settings.find("motley.layer_overhead_s"); given != options.settings.end())
     launch_s_ = given->second;
+  for (const std::int64_t layer : layer_of_kinds(arch))
+    block_parameters_.push_back(static_cast<double>(block_parameters(arch, layer)));
   const auto length = static_cast<double>(training.sequence_length);
+  const LayerCounts mean = mean_layer_counts(arch, 1);
   for (std::size_t type = 0; type < cluster.types.size(); ++type) {
     const auto device = std::find_if(cluster.devices.begin(), cluster.devices.end(),
                                      [&](const Device& one) { return one.type == static_cast<int>(type); });
@@ -207,24 +210,30 @@ TrainStepCost::TrainStepCost(const CostOptions& options, const Cluster& cluster,
     if (device == cluster.devices.end()) continue;
     TensorGroup alone =
         make_group(cluster, arch, {static_cast<int>(device - cluster.devices.begin())}, {}, type_, type_, {});
-    alone.ranks.front().block_bytes = 0;  // a group divides the reading of weights, and larger micro-batches hide it
+    // A group divides the reading of weights, and larger micro-batches hide it.
+    for (BlockWork& block : alone.ranks.front().blocks) block.bytes = 0;
     alone.ranks.front().head_bytes = 0;
-    time.block_s = block_parts(alone, 0, length).sum();
+    for (std::size_t kind = 0; kind < mean.size(); ++kind) {
+      time.kinds_s.push_back(block_parts(alone, 0, kind, length).sum());
+      time.block_s += mean[kind] * time.kinds_s.back();
+    }
     time.head_s = head_parts(alone, 0, length).sum();
   }
 }
 
 // Element-wise operations go by the bytes that they read and write: docs/concepts/train-cost.md counts them.
-PassParts TrainStepCost::block_parts(const TensorGroup& group, std::size_t r, double tokens) const {
+PassParts TrainStepCost::block_parts(const TensorGroup& group, std::size_t r, std::size_t kind, double tokens) const {
   const Rank& rank = group.ranks[r];
+  const BlockWork& block = rank.blocks[kind];
   const DeviceType& type = cluster_.type_of(group.devices[r]);
   const TrainingShares share = shares_of(type);
-  const ElementTraffic traffic = element_traffic_per_token(arch_, 0, group.shards[r]);
-  const double context = step_.seen(static_cast<double>(training_.sequence_length) / 2);
+  const ElementTraffic traffic = element_traffic_per_token(arch_, layer_of_kinds_[kind], group.shards[r]);
+  const double half = static_cast<double>(training_.sequence_length) / 2;
+  const double context = block.windowed ? step_.in_window(half) : half;
   const double element_s = tokens * element_bytes_ / (type.memory_bandwidth_bytes_per_s * share.elementwise);
   PassParts parts;
-  parts.forward.products_s = std::max(static_cast<double>(rank.block_bytes) / effective_bandwidth(rank),
-                                      tokens * rank.block_flops / (rank.flop_per_s * share.products));
+  parts.forward.products_s = std::max(static_cast<double>(block.bytes) / effective_bandwidth(rank),
+                                      tokens * block.flops / (rank.flop_per_s * share.products));
   parts.backward.products_s = backward_products * parts.forward.products_s;
   parts.forward.attention_s = tokens * rank.attention_flops * context / (rank.flop_per_s * share.attention);
   parts.backward.attention_s = backward_attention * parts.forward.attention_s;
@@ -285,6 +294,14 @@ std::int64_t TrainStepCost::sequences(const StageWork& work, const LayerStrategy
   return std::llround(std::ceil(static_cast<double>(work.sequences) * share - 1e-9));
 }
 
+// Of a token in all layers.
+double TrainStepCost::rank_flops(const Rank& rank) const {
+  const LayerCounts layers = layer_counts(arch_, {0, arch_.layers});
+  double flops = 0;
+  for (std::size_t kind = 0; kind < layers.size(); ++kind) flops += rank.blocks[kind].flops * layers[kind];
+  return flops;
+}
+
 // Between the nearest measured micro-batches of the type and degree; beyond them in proportion.
 std::optional<LayerTime> TrainStepCost::measured(int device, std::int64_t degree, std::int64_t sequences,
                                                  LayerPart part) const {
@@ -316,7 +333,7 @@ std::optional<LayerTime> TrainStepCost::measured(const TensorGroup& group, std::
   const auto share = [&](const Rank& rank) {
     switch (part) {
       case LayerPart::embedding: return 1 / degree;
-      case LayerPart::block: return rank.block_flops * static_cast<double>(arch_.layers) / blocks_flops(arch_, 0);
+      case LayerPart::block: return rank_flops(rank) / blocks_flops(arch_, 0);
       case LayerPart::head: return rank.head_flops / head_flops(arch_);
     }
     return 1 / degree;
@@ -337,6 +354,11 @@ std::optional<LayerTime> TrainStepCost::measured(const TensorGroup& group, std::
     if (!slowest || own.forward_s + own.backward_s > slowest->forward_s + slowest->backward_s) slowest = own;
   }
   return slowest;
+}
+
+double TrainStepCost::part_of_measured(const TensorGroup& group, std::size_t kind) const {
+  const Rank& rank = group.ranks.front();
+  return rank.blocks[kind].flops * static_cast<double>(arch_.layers) / rank_flops(rank);
 }
 
 bool TrainStepCost::measured_together(const TensorGroup& group, LayerPart part) const {
@@ -371,7 +393,8 @@ double TrainStepCost::copies_s(const std::vector<int>& devices, double bytes) co
   return slowest_s;
 }
 
-BlockPass TrainStepCost::block(const StageWork& work, const LayerStrategy& strategy, BlockParts* parts) const {
+BlockPass TrainStepCost::block(const StageWork& work, const LayerStrategy& strategy, BlockParts* parts,
+                               std::size_t kind) const {
   BlockPass slowest;
   BlockParts of_slowest;
   for (std::int64_t rank = 0; rank < strategy.dp; ++rank) {
@@ -379,12 +402,13 @@ BlockPass TrainStepCost::block(const StageWork& work, const LayerStrategy& strat
     const std::int64_t count = sequences(work, strategy, rank);
     BlockParts own;
     const double tokens = static_cast<double>(count * training_.sequence_length);
-    auto [forward, backward] = slowest_rank(ranks, [&](std::size_t r) { return block_parts(ranks, r, tokens); });
+    auto [forward, backward] = slowest_rank(ranks, [&](std::size_t r) { return block_parts(ranks, r, kind, tokens); });
     BlockPass pass;
     double tensor_s = 0;  // of one pass; measured ones have it
     if (!measured_together(ranks, LayerPart::block)) tensor_s = step_.all_reduces_s(ranks, {.tokens = tokens});
     own.tensor_s = (strategy.recompute ? 3 : 2) * tensor_s;
-    if (const auto time = measured(ranks, count, LayerPart::block)) {
+    if (auto time = measured(ranks, count, LayerPart::block)) {
+      time = scaled(*time, part_of_measured(ranks, kind));
       pass = {time->forward_s, time->backward_s, time->backward_s * forward.products_s / backward.sum()};
       own.compute.measured_s = pass.forward_s + pass.backward_s;
       own.recompute.measured_s = strategy.recompute ? pass.forward_s : 0;
@@ -409,7 +433,7 @@ BlockPass TrainStepCost::block(const StageWork& work, const LayerStrategy& strat
   const std::int64_t pieces = strategy.split > 1 ? strategy.split + 1 : 1;
   const auto exchanged_s = [&](double bytes_per_parameter, double copies) {
     if (strategy.dp < 2) return 0.0;
-    const double bytes = block_bytes(bytes_per_parameter) / static_cast<double>(strategy.tp);
+    const double bytes = block_bytes(kind, bytes_per_parameter) / static_cast<double>(strategy.tp);
     return over_data_ranks_s(work, strategy, bytes, pieces) + copies_s(work.devices, copies * bytes);
   };
   const double gather_s = strategy.shard == Sharding::zero3
@@ -433,10 +457,9 @@ BlockPass TrainStepCost::block(const StageWork& work, const LayerStrategy& strat
   return exposed;
 }
 
-double TrainStepCost::parameters(LayerPart part) const {
-  if (part == LayerPart::block) return block_parameters_;
+double TrainStepCost::parameters(LayerPart end) const {
   return static_cast<double>(
-      parameters_of(part == LayerPart::embedding ? embedding_tensors(arch_) : head_tensors(arch_)));
+      parameters_of(end == LayerPart::embedding ? embedding_tensors(arch_) : head_tensors(arch_)));
 }
 
 // What the data-parallel ranks exchange of an end of the model, where they divide as much as `from`.
@@ -486,24 +509,27 @@ BlockPass TrainStepCost::head(const StageWork& work, const LayerStrategy& strate
   return slowest;
 }
 
-double TrainStepCost::update_s(const StageWork& work, const LayerStrategy& strategy, double blocks) const {
-  return update_s(work, strategy, LayerPart::block, blocks);
+double TrainStepCost::update_s(const StageWork& work, const LayerStrategy& strategy, double blocks,
+                               std::size_t kind) const {
+  return update_s(work, strategy, LayerPart::block, kind, blocks);
 }
 
 double TrainStepCost::update_s(const StageWork& work, const LayerStrategy& strategy, LayerPart end) const {
-  return update_s(work, strategy, end, 1);
+  return update_s(work, strategy, end, 0, 1);
 }
 
-double TrainStepCost::update_s(const StageWork& work, const LayerStrategy& strategy, LayerPart part,
+double TrainStepCost::update_s(const StageWork& work, const LayerStrategy& strategy, LayerPart part, std::size_t kind,
                                double count) const {
   const double divided = strategy.shard >= Sharding::zero1 ? static_cast<double>(strategy.dp) : 1.0;
   const double per_parameter = 2 * (states_.weight + states_.gradient + states_.master + states_.moments);
-  const double bytes = per_parameter * parameters(part) / static_cast<double>(strategy.tp);
+  const bool is_block = part == LayerPart::block;
+  const double bytes =
+      per_parameter * (is_block ? block_parameters_[kind] : parameters(part)) / static_cast<double>(strategy.tp);
   double slowest_s = 0;
   for (std::int64_t rank = 0; rank < strategy.dp; ++rank) {
     const TensorGroup& ranks = group(work, strategy, rank);
     if (const auto time = measured(ranks, 1, part); time && time->update_s > 0) {
-      slowest_s = std::max(slowest_s, time->update_s);
+      slowest_s = std::max(slowest_s, time->update_s * (is_block ? part_of_measured(ranks, kind) : 1));
       continue;
     }
     for (const int device : ranks.devices) slowest_s = std::max(slowest_s, memory_s(cluster_.type_of(device), bytes));
@@ -538,6 +564,8 @@ double TrainStepCost::step_flops() const {
 
 double TrainStepCost::peak_flop_per_s(int device) const { return product_flop_per_s(cluster_.type_of(device), type_); }
 
-double TrainStepCost::block_bytes(double bytes_per_parameter) const { return bytes_per_parameter * block_parameters_; }
+double TrainStepCost::block_bytes(std::size_t kind, double bytes_per_parameter) const {
+  return bytes_per_parameter * block_parameters_[kind];
+}
 
 }  // namespace motley

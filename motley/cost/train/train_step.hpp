@@ -108,7 +108,8 @@ struct BlockParts {
 
 // What a device takes at least for one sequence, there and back, whatever it shares with others.
 struct SequenceTime {
-  double block_s = 0, head_s = 0;
+  double block_s = 0, head_s = 0;    // of a block: on average
+  std::vector<double> kinds_s = {};  // of one of each kind of layer
 };
 
 struct StageWork {
@@ -123,7 +124,9 @@ class TrainStepCost {
   TrainStepCost(const CostOptions& options, const Cluster& cluster, const Architecture& arch, const Training& training,
                 const Profile& profile);
 
-  BlockPass block(const StageWork& work, const LayerStrategy& strategy, BlockParts* parts = nullptr) const;
+  // Of this kind of layer.
+  BlockPass block(const StageWork& work, const LayerStrategy& strategy, BlockParts* parts = nullptr,
+                  std::size_t kind = 0) const;
   // The lookup of a micro-batch's tokens, where a profile measured it, and what its sharded table adds.
   BlockPass embedding(const StageWork& work, const LayerStrategy& strategy) const;
   // Logits, their loss, and back.
@@ -132,9 +135,9 @@ class TrainStepCost {
   SequenceTime sequence_time(int device) const {
     return sequence_times_[static_cast<std::size_t>(cluster_.devices[static_cast<std::size_t>(device)].type)];
   }
-  // Of a rank's parameters in this many blocks, or in an end of the model: what a profile has, or all states read and
-  // written.
-  double update_s(const StageWork& work, const LayerStrategy& strategy, double blocks) const;
+  // Of a rank's parameters in this many blocks of a kind, or in an end of the model: what a profile has, or all states
+  // read and written.
+  double update_s(const StageWork& work, const LayerStrategy& strategy, double blocks, std::size_t kind = 0) const;
   double update_s(const StageWork& work, const LayerStrategy& strategy, LayerPart end) const;
   // Of a micro-batch's hidden states between the fastest pair of devices, in one direction. All paths from one machine
   // to another share a link.
@@ -154,24 +157,29 @@ class TrainStepCost {
   // FLOPs of the model in one step, without recomputation: three times the forward pass.
   double step_flops() const;
   double peak_flop_per_s(int device) const;
-  double block_bytes(double bytes_per_parameter) const;  // of a whole block's parameters
+  double block_bytes(std::size_t kind, double bytes_per_parameter) const;  // of a whole block's parameters
   DType type() const { return type_; }
+  const Architecture& arch() const { return arch_; }
   const TrainLinks& links() const { return links_; }
 
  private:
   const TensorGroup& group(const StageWork& work, const LayerStrategy& strategy, std::int64_t data_rank) const;
   std::int64_t sequences(const StageWork& work, const LayerStrategy& strategy, std::int64_t data_rank) const;
-  PassParts block_parts(const TensorGroup& group, std::size_t rank, double tokens) const;
+  PassParts block_parts(const TensorGroup& group, std::size_t rank, std::size_t kind, double tokens) const;
   PassParts head_parts(const TensorGroup& group, std::size_t rank, double tokens) const;
   double launch_s(const TensorGroup& group) const;
+  double rank_flops(const Rank& rank) const;
   std::optional<LayerTime> measured(int device, std::int64_t degree, std::int64_t sequences, LayerPart part) const;
   std::optional<LayerTime> measured(const TensorGroup& group, std::int64_t sequences, LayerPart part) const;
+  // A profile's blocks are those of the model on average: one of a kind takes its part by its FLOPs.
+  double part_of_measured(const TensorGroup& group, std::size_t kind) const;
   // Whether the group's degree was measured, with what its ranks exchange in a pass.
   bool measured_together(const TensorGroup& group, LayerPart part) const;
-  double parameters(LayerPart part) const;
+  double parameters(LayerPart end) const;
   double sharded_end_s(const StageWork& work, const LayerStrategy& strategy, LayerPart end, Sharding from,
                        double bytes_per_parameter) const;
-  double update_s(const StageWork& work, const LayerStrategy& strategy, LayerPart part, double count) const;
+  double update_s(const StageWork& work, const LayerStrategy& strategy, LayerPart part, std::size_t kind,
+                  double count) const;
   double over_data_ranks_s(const StageWork& work, const LayerStrategy& strategy, double bytes,
                            std::int64_t pieces) const;
 
@@ -181,9 +189,10 @@ class TrainStepCost {
   const Profile& profile_;
   TrainLinks links_;
   StepCost step_;
+  std::vector<std::int64_t> layer_of_kinds_;
   DType type_;
   StateBytes states_;
-  double block_parameters_;
+  std::vector<double> block_parameters_;  // by kind of layer
   double element_bytes_;
   HopMode hops_;
   double boundary_overhead_s_;

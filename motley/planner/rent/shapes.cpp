@@ -29,8 +29,6 @@ int machines_of(const ShapePart& part) {
   return (part.stages + per_machine - 1) / per_machine;
 }
 
-StageEnds ends_of(int position) { return {.first = (position & 1) != 0, .last = (position & 2) != 0}; }
-
 std::vector<int> devices_from(int first, int count) {
   std::vector<int> devices;
   for (int i = 0; i < count; ++i) devices.push_back(first + i);
@@ -201,7 +199,7 @@ std::vector<double> ShapeMaker::rate_bounds(const ShapeSpec& spec) {
                                Phase::both,
                                true};
         const auto form = make_form({}, alone.cluster, model_.arch, point);
-        entry->second = form->block(alone.stage(part, 0)).load_s;
+        entry->second = price_layers(*form, alone.stage(part, 0), mean_layer_counts(model_.arch, 1)).load_s;
       }
       layers_per_s += part.stages / entry->second;
     }
@@ -213,21 +211,27 @@ std::vector<double> ShapeMaker::rate_bounds(const ShapeSpec& spec) {
 
 // Every stage of the shape, whatever their order: items are stages, places are parts.
 ChainProblem ShapeMaker::chain_problem(const Pair& pair, const ShapeSpec& spec, const ServeForm& form,
-                                       std::int64_t batch) const {
+                                       std::int64_t kv_tokens) const {
   ChainProblem problem;
   problem.units = model_.arch.layers;
+  problem.kind_of_unit = model_.arch.kind_of_layer;
   for (std::size_t p = 0; p < spec.size(); ++p) {
     const TensorGroup& group = pair.stage(spec[p], 0);
-    const StagePrice block = form.block(group);
+    const LayerRoom room = layer_room(model_.arch, group, kv_tokens, options_.step);
     ChainOption option{.place = static_cast<int>(p),
                        .takes = std::vector<int>(spec.size(), 0),
-                       .per_unit = {{block.latency.sum(), block.load_s}},
-                       .at = {}};
+                       .per_unit = {},
+                       .at = {},
+                       .unit_size = room.size};
     option.takes[p] = 1;
-    for (int position = 0; position < 4; ++position) {
-      const StagePrice ends = form.ends(group, ends_of(position));
-      option.at[position] = {.fixed = {ends.latency.sum(), ends.load_s},
-                             .capacity = form.most_layers(group, ends_of(position), batch)};
+    for (std::size_t kind = 0; kind < model_.arch.kinds.size(); ++kind) {
+      const StagePrice block = form.block(group, kind);
+      option.per_unit.push_back({block.latency.sum(), block.load_s});
+    }
+    for (const StageEnds ends : all_ends) {
+      const StagePrice price = form.ends(group, ends);
+      option.at[ends_index(ends)] = {.fixed = {price.latency.sum(), price.load_s},
+                                     .capacity = room.capacity[ends_index(ends)]};
     }
     problem.counts.push_back(spec[p].stages);
     problem.options.push_back(std::move(option));
@@ -262,7 +266,7 @@ ShapeMaker::Priced ShapeMaker::price(Pair& pair, const ShapeSpec& spec, std::siz
                            Phase::both,
                            batch > 1};
     const auto form = make_form({}, pair.cluster, model_.arch, point);
-    const ChainProblem problem = chain_problem(pair, spec, *form, batch);
+    const ChainProblem problem = chain_problem(pair, spec, *form, kv_tokens_of(point, batch));
     ChainSolver solver(problem);
     const CycleAnswer answer =
         least_cycle(solver, static_cast<double>(batch), std::numeric_limits<double>::infinity(), Instant::max());
@@ -272,11 +276,13 @@ ShapeMaker::Priced ShapeMaker::price(Pair& pair, const ShapeSpec& spec, std::siz
     best = {.rate_per_s = 1 / cycle, .route = {}, .stages = {}};
     std::vector<PathStage> path;
     const auto& chain = answer.chain->stages;
+    std::int64_t first = 0;
     for (std::size_t i = 0; i < chain.size(); ++i) {
       const ShapePart& part = spec[static_cast<std::size_t>(chain[i].option)];
       path.push_back({&pair.stage(part, static_cast<std::int64_t>(i)),
                       {.first = i == 0, .last = i + 1 == chain.size()},
-                      chain[i].units});
+                      layer_counts(model_.arch, {first, first + chain[i].units})});
+      first += chain[i].units;
       best.stages.push_back({part.type, part.degree, chain[i].units});
     }
     double first_token_s = std::numeric_limits<double>::infinity();

@@ -57,7 +57,8 @@ class ShapeMaker {
   struct Pair;  // a small cluster of one or two types, and what was priced on it
   struct Priced;
   Pair& pair_of(const ShapeSpec& spec);
-  ChainProblem chain_problem(const Pair& pair, const ShapeSpec& spec, const ServeForm& form, std::int64_t batch) const;
+  ChainProblem chain_problem(const Pair& pair, const ShapeSpec& spec, const ServeForm& form,
+                             std::int64_t kv_tokens) const;
   Priced price(Pair& pair, const ShapeSpec& spec, std::size_t class_index, std::int64_t batch);
   bool plausible(const ShapeSpec& spec) const;
 

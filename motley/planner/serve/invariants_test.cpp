@@ -10,6 +10,8 @@
 
 #include "motley/cost/form/cases_test.hpp"
 #include "motley/cost/serve/serve_cost.hpp"
+#include "motley/model/part_tensors.hpp"
+#include "motley/model/unlike_layers_test.hpp"
 #include "motley/planner/serve/grouping/write_plan.hpp"
 #include "motley/planner/serve/pipeline/search.hpp"
 #include "motley/planner/serve/plan_serve.hpp"
@@ -102,6 +104,60 @@ TEST(Invariants, PlansOfRandomClustersAreSoundAndTheSameWhateverTheThreads) {
     options.threads = 4;
     RC_ASSERT(text_without_time(*plan_serve(cluster, model, workload, options).plan) == text);
     RC_ASSERT(text_without_time(read_plan<ServePlan>(parse_json(to_json(write(plan)), "plan"), "plan")) == text);
+  }));
+  EXPECT_GT(planned, 20);
+}
+
+// A model of two or three kinds of layers; of_file: of a file whose tensors have unlike types.
+Model random_unlike_model(bool of_file) {
+  Model model = small_llama();
+  std::vector<std::uint16_t> kinds;
+  for (std::int64_t layer = 0; layer < model.arch.layers; ++layer)
+    kinds.push_back(of_file ? *rc::gen::element<std::uint16_t>(0, 2) : *rc::gen::inRange<std::uint16_t>(0, 3));
+  model.arch = with_unlike_layers(model.arch, kinds);
+  if (!of_file) return model;
+  for (const TensorSpec& tensor : part_tensors(model.arch, whole_model(model.arch)))
+    if (tensor.may_be_quantised())
+      model.tensor_types[tensor.name] = *rc::gen::element(DType::q4_k, DType::q4_k, DType::q6_k);
+  set_tensor_types(model.arch, model.tensor_types);
+  model.arch.checkpoint_type = DType::file;
+  return model;
+}
+
+// Tensor by tensor, each rounded up to the allocator's units.
+std::int64_t bytes_of_tensors(const Model& model, const Stage& stage, const Shard& shard) {
+  std::int64_t bytes = 0;
+  const ModelPart part{.layers = stage.layers, .embedding = stage.embedding, .head = stage.head};
+  for (const TensorSpec& tensor : part_tensors(model.arch, part))
+    bytes += (held_bytes(slice_of(model.arch, tensor, shard), held_type(model.arch, tensor, stage.weight_type)) + 63) /
+             64 * 64;
+  return bytes;
+}
+
+TEST(Invariants, PlansOfUnlikeLayersHoldTheBytesOfTheirTensors) {
+  int planned = 0;
+  EXPECT_TRUE(rc::check([&] {
+    const Cluster cluster = random_cluster();
+    ServeOptions options = random_options();
+    options.cost.form = "motley";
+    const bool of_file = *rc::gen::arbitrary<bool>();
+    const Model model = random_unlike_model(of_file);
+    const Workload workload = workload_of(*rc::gen::inRange(1, 400), *rc::gen::inRange(1, 200));
+    const ServeOutcome outcome = plan_serve(cluster, model, workload, options);
+    if (!outcome.plan) return;
+    ++planned;
+    const ServePlan& plan = *outcome.plan;
+    RC_ASSERT(verify(plan).empty());
+    for (const Stage& stage : plan.stages) {
+      const std::vector<Shard> shards =
+          make_shards(model.arch, static_cast<int>(stage.devices.size()), stage.shares, stage.weight_type);
+      const std::vector<DeviceMemory> memory = stage_memory(plan, stage);
+      for (std::size_t rank = 0; rank < shards.size(); ++rank)
+        RC_ASSERT(memory[rank].device.weights == bytes_of_tensors(model, stage, shards[rank]));
+    }
+    const ServeCost cost = price_serve(plan, {});
+    if (options.objective != Objective::flow)
+      RC_ASSERT(std::abs(cost.tokens_per_s - plan.predicted.tokens_per_s) <= 1e-9 * cost.tokens_per_s);
   }));
   EXPECT_GT(planned, 20);
 }

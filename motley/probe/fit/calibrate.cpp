@@ -35,9 +35,10 @@ struct Work {
 
 std::array<Work, 3> works_of(const StepSample& sample, const StepRates& rates) {
   const Rank& rank = *sample.rank;
+  const BlockWork& block = rank.blocks.front();
   const StepLoad& load = sample.load;
-  return {Work{.bytes = sample.layers * read_bytes(rank, load),
-               .flops = sample.layers * load.tokens * rank.block_flops,
+  return {Work{.bytes = sample.layers * read_bytes(block, load),
+               .flops = sample.layers * load.tokens * block.flops,
                .bytes_per_s = rates.bandwidth_bytes_per_s,
                .flop_per_s = rates.product_flop_per_s,
                .memory = bandwidth,
@@ -218,7 +219,7 @@ PathSpeed fit_link(const StepCost& cost, TensorGroup group, double layers, doubl
                    const GroupSample& large) {
   const auto excess = [&](PathSpeed link, const GroupSample& sample) {
     group.link = link;
-    return crowding * (layers * cost.block_s(group, sample.load) + cost.ends_s(group, {true, true}, sample.load)) -
+    return crowding * (layers * cost.block_s(group, 0, sample.load) + cost.ends_s(group, {true, true}, sample.load)) -
            sample.seconds;
   };
   PathSpeed link{.latency_s = 1e-6, .bandwidth_bytes_per_s = 1e12};

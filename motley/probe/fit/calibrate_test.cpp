@@ -20,8 +20,7 @@ const StepRates truth{.bandwidth_bytes_per_s = 20e9,
 
 Rank rank_of(double block_bytes) {
   Rank rank;
-  rank.block_bytes = static_cast<std::int64_t>(block_bytes);
-  rank.block_flops = block_bytes / 2;  // fp32
+  rank.blocks = {{.bytes = static_cast<std::int64_t>(block_bytes), .flops = block_bytes / 2}};  // fp32
   rank.attention_flops = 800;
   rank.kv_bytes = 800;
   rank.head_bytes = 1.5e6;
@@ -120,7 +119,7 @@ TEST(FitSteps, PricesAStepAsTheModelDoes) {
   for (const bool in_turn : {false, true})
     for (const StepLoad& load : {StepLoad{1, 100, 100, 1}, StepLoad{512, 256, 256, 1}, StepLoad{8, 700, 5600, 8}}) {
       rates.in_turn = rank.efficiency.in_turn = in_turn;
-      const double seconds = 3 * cost.block_s(group, load) + cost.ends_s(group, {true, true}, load);
+      const double seconds = 3 * cost.block_s(group, 0, load) + cost.ends_s(group, {true, true}, load);
       EXPECT_NEAR(step_s({&rank, 3, load, 0}, rates), seconds, 1e-12 * seconds);
     }
 }
@@ -135,7 +134,7 @@ TEST(FitLink, FindsTheLinkOfAGroup) {
   const auto timed = [&](const StepLoad& load) {
     TensorGroup linked = group;
     linked.link = link;
-    return GroupSample{load, crowding * (4 * cost.block_s(linked, load) + cost.ends_s(linked, {true, true}, load))};
+    return GroupSample{load, crowding * (4 * cost.block_s(linked, 0, load) + cost.ends_s(linked, {true, true}, load))};
   };
   const PathSpeed found = fit_link(cost, group, 4, crowding, timed({1, 64, 64, 1}), timed({64, 32, 32, 1}));
   EXPECT_NEAR(found.latency_s, link.latency_s, 1e-3 * link.latency_s);

@@ -24,9 +24,8 @@ double memory_bound(const Groups& groups) {
   if (problem.options.tensor_parallel == TensorParallel::across_machines) fastest = together;
   const Architecture& arch = problem.model.arch;
   const Shard whole = make_shards(arch, 1).front();
-  double read = 0;  // bytes of all blocks, by a step of one token
-  for (std::int64_t layer = 0; layer < arch.layers; ++layer)
-    read += static_cast<double>(block_bytes(arch, layer, whole, problem.smallest_weights()));
+  // Of all blocks, by a step of one token.
+  auto read = static_cast<double>(weight_bytes(arch, {.layers = {0, arch.layers}}, whole, problem.smallest_weights()));
   read *= static_cast<double>(active_parameters(arch)) / static_cast<double>(total_parameters(arch));
   // Who only prefills holds less for one step.
   const double prefill_steps = may_have_roles(problem) ? 0 : 1;

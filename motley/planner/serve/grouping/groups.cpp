@@ -39,8 +39,8 @@ Groups::Groups(const ServeProblem& problem) : problem_(problem), need_(least_nee
     const auto device = static_cast<int>(found - devices.begin());
     const TensorGroup alone = make_group(problem.cluster, problem.model.arch, {device}, {},
                                          problem.weights_on({device}), problem.kv_type, problem.options.step);
-    const double layer_s = form->block(alone).load_s;
-    most_of_type_.push_back(form->requests_per_job() / (layer_s * static_cast<double>(problem.model.arch.layers)));
+    const LayerCounts layers = layer_counts(problem.model.arch, {0, problem.model.arch.layers});
+    most_of_type_.push_back(form->requests_per_job() / price_layers(*form, alone, layers).load_s);
   }
   for (const int device : all_devices(problem.cluster)) {
     usable_.push_back(usable_bytes(problem, device));

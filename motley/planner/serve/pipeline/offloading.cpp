@@ -1,6 +1,7 @@
 #include "motley/planner/serve/pipeline/offloading.hpp"
 
 #include <algorithm>
+#include <cmath>
 
 #include "motley/cluster/host_reserve.hpp"
 #include "motley/cost/serve/pass.hpp"
@@ -54,11 +55,12 @@ std::vector<std::int64_t> offload_sizes(std::int64_t layers) {
 }
 
 std::optional<StreamedStage> place_offloaded(const ServeForm& form, const Architecture& arch, const TensorGroup& group,
-                                             StageEnds ends, std::int64_t layers, std::int64_t kv_tokens,
+                                             StageEnds ends, const LayerCounts& kinds, std::int64_t kv_tokens,
                                              std::int64_t block_tokens, const MemoryTiers& tiers) {
   const Rank& rank = group.ranks.front();
+  const std::int64_t layers = std::llround(sum_of_layers(kinds));
   const std::int64_t kv_layer = kv_cache_bytes(arch, 1, group.shards.front(), group.kv_type, kv_tokens, block_tokens);
-  const std::int64_t free = rank.memory_bytes - rank.fixed_bytes[(ends.first ? 1 : 0) + (ends.last ? 2 : 0)];
+  const std::int64_t free = rank.memory_bytes - rank.fixed_bytes[ends_index(ends)];
   // On a processor the host's memory is its own: attention there needs no copy.
   std::vector<KvHome> homes = {{.on_device = true}, {.on_device = false, .cpu_attention = true}};
   if (!tiers.is_processor) homes.push_back({.on_device = false});
@@ -72,7 +74,7 @@ std::optional<StreamedStage> place_offloaded(const ServeForm& form, const Archit
     const WeightRoom room{.device = free - kv_on_device,
                           .host = tiers.host_bytes - (home.on_device ? 0 : layers * kv_layer),
                           .disk = tiers.disk ? tiers.disk->capacity_bytes : 0,
-                          .layer = rank.largest_block_bytes,
+                          .layer = largest_block_bytes(rank),
                           .staged = !tiers.is_processor};
     const std::int64_t resident = room.most_on_device(layers);
     if (resident < 0 || room.host < 0 || (resident == layers && home.on_device)) continue;
@@ -85,7 +87,8 @@ std::optional<StreamedStage> place_offloaded(const ServeForm& form, const Archit
           .tiers = tiers,
           .counts = {.weights = {resident, on_host, away - on_host}, .kv = kv, .activations = {.device = 1}},
           .batches = 1,
-          .cpu_attention = home.cpu_attention};
+          .cpu_attention = home.cpu_attention,
+          .kinds = kinds};
       const double seconds = form.streamed(group, ends, stage).latency.sum();
       if (best && seconds >= least_s) continue;
       least_s = seconds;

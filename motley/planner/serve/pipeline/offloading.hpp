@@ -18,12 +18,12 @@ std::optional<MemoryTiers> offload_tiers(const ServeProblem& problem, int device
 std::vector<std::int64_t> offload_sizes(std::int64_t layers);
 constexpr std::int64_t most_offload_sizes = 32;
 
-// The quickest placement of a stage's layers by `form`, which is asked for every one that may be best. Weights are on
-// the device as far as they fit, then in host memory, then on disk; a processor, for which a copy costs more of its
-// memory's bandwidth than a read from disk, may leave them on disk. Keys and values are all on the device, or all in
-// host memory. None where it does not fit, or where it fits the device.
+// The quickest placement of a stage's layers (`kinds`: how many of each) by `form`, which is asked for every one that
+// may be best. Weights are on the device as far as they fit, then in host memory, then on disk; a processor, for which
+// a copy costs more of its memory's bandwidth than a read from disk, may leave them on disk. Keys and values are all on
+// the device, or all in host memory. None where it does not fit, or where it fits the device.
 std::optional<StreamedStage> place_offloaded(const ServeForm& form, const Architecture& arch, const TensorGroup& group,
-                                             StageEnds ends, std::int64_t layers, std::int64_t kv_tokens,
+                                             StageEnds ends, const LayerCounts& kinds, std::int64_t kv_tokens,
                                              std::int64_t block_tokens, const MemoryTiers& tiers);
 
 // As a plan says it.

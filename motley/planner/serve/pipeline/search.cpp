@@ -315,11 +315,10 @@ std::vector<FrontEntry> whole_front(const ServeProblem& problem, const std::vect
   for (const auto& chain : pareto_front(solver, problem.deadline).chains) {
     FrontEntry entry{.latency_s = chain.seconds.latency_s, .bottleneck_s = chain.seconds.load_s, .stages = {}};
     const auto devices_of_stage = table->devices_of(chain.stages);
-    std::int64_t first = 0;
+    const std::vector<LayerRange> layers = layers_of(chain.stages);
     for (std::size_t i = 0; i < chain.stages.size(); ++i) {
-      FrontEntry::Stage stage{{}, {first, first + chain.stages[i].units}};
+      FrontEntry::Stage stage{{}, layers[i]};
       for (const int device : devices_of_stage[i]) stage.devices.push_back(problem.cluster.devices[device].name);
-      first = stage.layers.end;
       entry.stages.push_back(std::move(stage));
     }
     front.push_back(std::move(entry));
@@ -374,6 +373,10 @@ std::int64_t most_layers_placed(const ServeProblem& problem, const std::vector<i
   ChainProblem chains = chain_problem(problem, *table, 1, MemoryRule::true_bytes, nothing(*table));
   while (too_many - fits > 1) {
     chains.units = fits + (too_many - fits) / 2;
+    if (!chains.kind_of_unit.empty()) {  // the model's first layers
+      const std::vector<std::uint16_t>& kinds = problem.model.arch.kind_of_layer;
+      chains.kind_of_unit.assign(kinds.begin(), kinds.begin() + chains.units);
+    }
     ChainSolver solver(chains);
     (solver.least_latency() ? fits : too_many) = chains.units;
   }

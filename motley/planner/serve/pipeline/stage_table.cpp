@@ -22,6 +22,15 @@ std::vector<double> uneven_shares(const Architecture& arch, int degree) {
   return shares;
 }
 
+std::vector<LayerRange> layers_of(const std::vector<ChainStage>& stages) {
+  std::vector<LayerRange> layers;
+  for (const ChainStage& stage : stages) {
+    const std::int64_t first = layers.empty() ? 0 : layers.back().end;
+    layers.push_back({first, first + stage.units});
+  }
+  return layers;
+}
+
 StageTable::StageTable(const ServeProblem& problem, std::vector<DeviceClass> classes)
     : cluster_(problem.cluster),
       arch_(problem.model.arch),
@@ -178,6 +187,20 @@ std::vector<int> StageTable::counts() const {
   return counts;
 }
 
+// By the form's own rule, where it has one, and by the bytes of model/.
+LayerRoom StageTable::room(const ServeForm& form, const TensorGroup& group, std::int64_t kv_tokens,
+                           std::int64_t in_flight, MemoryRule rule) const {
+  if (!form.most_layers(group, {}, in_flight)) return layer_room(arch_, group, kv_tokens, step_);
+  LayerRoom room{.size = std::vector<std::int64_t>(arch_.kinds.size(), 1)};
+  for (const StageEnds ends : all_ends) {
+    std::int64_t& capacity = room.capacity[ends_index(ends)];
+    capacity = *form.most_layers(group, ends, in_flight);
+    if (rule == MemoryRule::true_bytes)
+      capacity = std::min(capacity, most_layers_in_memory(arch_, group, ends, kv_tokens, step_));
+  }
+  return room;
+}
+
 ChainProblem StageTable::problem(const ServeForm& form, const ServePoint& point, std::int64_t in_flight,
                                  MemoryRule rule, std::vector<int> must_use, LoadOf load) const {
   const double further = std::max(0.0, form.chunks() - 1);
@@ -188,22 +211,25 @@ ChainProblem StageTable::problem(const ServeForm& form, const ServePoint& point,
   problem.counts = counts();
   problem.must_use = std::move(must_use);
   problem.units = arch_.layers;
+  problem.kind_of_unit = arch_.kind_of_layer;
+  const std::size_t layer_kinds = arch_.kinds.size();
   const std::int64_t kv_tokens = kv_tokens_of(point, in_flight);
   for (const auto& kind : kinds_) {
-    ChainOption option{.place = kind.place, .takes = kind.takes, .per_unit = {StageSeconds()}, .at = {}};
-    if (!kind.tiers) option.per_unit = {seconds(form.block(kind.group))};
-    for (int position = 0; position < 4; ++position) {
-      const StageEnds ends{(position & 1) != 0, (position & 2) != 0};
-      if (kind.tiers) {
-        const auto placed = place_offloaded(form, arch_, kind.group, ends, kind.most_layers, kv_tokens,
-                                            step_.block_tokens, *kind.tiers);
-        if (placed) option.at[position] = {seconds(form.streamed(kind.group, ends, *placed)), kind.most_layers};
-        continue;
-      }
-      std::int64_t capacity = form.most_layers(kind.group, ends, in_flight);
-      if (rule == MemoryRule::true_bytes)
-        capacity = std::min(capacity, most_layers_in_memory(arch_, kind.group, ends, kv_tokens, step_));
-      option.at[position] = {seconds(form.ends(kind.group, ends)), capacity};
+    ChainOption option{.place = kind.place, .takes = kind.takes, .per_unit = {}, .at = {}};
+    if (kind.tiers) {
+      option.per_unit.assign(layer_kinds, StageSeconds());
+      option.unit_size.assign(layer_kinds, 1);
+      for (const StageEnds ends : all_ends)
+        if (const auto placed =
+                place_offloaded(form, arch_, kind.group, ends, mean_layer_counts(arch_, kind.most_layers), kv_tokens,
+                                step_.block_tokens, *kind.tiers))
+          option.at[ends_index(ends)] = {seconds(form.streamed(kind.group, ends, *placed)), kind.most_layers};
+    } else {
+      LayerRoom fits = room(form, kind.group, kv_tokens, in_flight, rule);
+      for (std::size_t k = 0; k < layer_kinds; ++k) option.per_unit.push_back(seconds(form.block(kind.group, k)));
+      for (const StageEnds ends : all_ends)
+        option.at[ends_index(ends)] = {seconds(form.ends(kind.group, ends)), fits.capacity[ends_index(ends)]};
+      option.unit_size = std::move(fits.size);
     }
     option.at[static_cast<int>(ChainPosition::only)].fixed.latency_s += form.token_return(kind.group, kind.group).sum();
     problem.options.push_back(std::move(option));
@@ -247,11 +273,13 @@ void StageTable::set_sending(TensorGroup& from, const TensorGroup& to) const {
 ChainOffload StageTable::place(const ServeForm& form, const ServePoint& point, std::int64_t in_flight,
                                const std::vector<ChainStage>& stages) const {
   ChainOffload offload(stages.size());
+  const std::vector<LayerRange> layers = layers_of(stages);
   for (std::size_t i = 0; i < stages.size(); ++i) {
     const StageKind& kind = kinds_[stages[i].option];
     if (kind.tiers)
-      offload[i] = place_offloaded(form, arch_, kind.group, {i == 0, i + 1 == stages.size()}, stages[i].units,
-                                   kv_tokens_of(point, in_flight), step_.block_tokens, *kind.tiers);
+      offload[i] =
+          place_offloaded(form, arch_, kind.group, {i == 0, i + 1 == stages.size()}, layer_counts(arch_, layers[i]),
+                          kv_tokens_of(point, in_flight), step_.block_tokens, *kind.tiers);
   }
   return offload;
 }
@@ -263,10 +291,13 @@ PathPrice StageTable::price(const ServeForm& form, const std::vector<ChainStage>
   for (std::size_t i = 0; i < stages.size(); ++i)
     groups.push_back(group_on(cluster_, kinds_[stages[i].option].group, std::move(devices[i])));
   for (std::size_t i = 0; i + 1 < groups.size(); ++i) set_sending(groups[i], groups[i + 1]);
+  const std::vector<LayerRange> layers = layers_of(stages);
   std::vector<PathStage> path;
   for (std::size_t i = 0; i < stages.size(); ++i)
-    path.push_back(
-        {&groups[i], {i == 0, i + 1 == stages.size()}, stages[i].units, offload[i] ? &*offload[i] : nullptr});
+    path.push_back({&groups[i],
+                    {i == 0, i + 1 == stages.size()},
+                    layer_counts(arch_, layers[i]),
+                    offload[i] ? &*offload[i] : nullptr});
   return price_path(form, path);
 }
 

@@ -30,6 +30,9 @@ struct StageKind {
   std::int64_t most_layers = 0;           // where there are tiers
 };
 
+// Which layers the stages of a chain hold.
+std::vector<LayerRange> layers_of(const std::vector<ChainStage>& stages);
+
 // How the stages of a chain offload, in order; none for those that do not.
 using ChainOffload = std::vector<std::optional<StreamedStage>>;
 
@@ -69,6 +72,8 @@ class StageTable {
   void add_mixed(const ServeOptions& options);
   void add_offloading(const ServeProblem& problem);
   void add_kind(std::vector<int> takes, int place, std::vector<double> shares = {});
+  LayerRoom room(const ServeForm& form, const TensorGroup& group, std::int64_t kv_tokens, std::int64_t in_flight,
+                 MemoryRule rule) const;
   std::vector<int> devices_taken(const std::vector<int>& takes) const;
   template <class Weight>
   std::vector<double> shares_by(const std::vector<int>& devices, Weight weight) const;

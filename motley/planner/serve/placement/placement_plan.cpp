@@ -105,16 +105,17 @@ class NodeRates {
         std::min(node.most_layers[0], most_measured_layers(problem_.options.profile, problem_.cluster, group.devices));
     for (std::int64_t layers = 1; layers <= most; ++layers)
       node.tokens_per_s.push_back(
-          rates_.stage({.group = &group, .ends = {}, .layers = layers}, sequences(group, layers)));
+          rates_.stage({.group = &group, .ends = {}, .layers = mean_layer_counts(problem_.model.arch, layers)},
+                       sequences(group, layers)));
     return node;
   }
 
   // By the form and by the true bytes, as published forms count their own.
   std::int64_t most_layers(const TensorGroup& group, StageEnds ends, std::int64_t in_flight) const {
     const ServePoint point = problem_.point(1);
-    return std::min(
-        form_->most_layers(group, ends, in_flight),
-        most_layers_in_memory(problem_.model.arch, group, ends, kv_tokens_of(point, in_flight), point.step));
+    const std::int64_t fits =
+        most_layers_in_memory(problem_.model.arch, group, ends, kv_tokens_of(point, in_flight), point.step);
+    return std::min(form_->most_layers(group, ends, in_flight).value_or(fits), fits);
   }
 
   // Requests that the memory left by this many layers has room for, spread over a pipeline of stages of that size.

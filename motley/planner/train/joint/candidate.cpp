@@ -26,7 +26,10 @@ StagePlace place_of(const TrainProblem& problem, std::size_t stage, std::size_t 
 
 }  // namespace
 
-std::vector<std::int64_t> divide_layers(std::int64_t layers, const std::vector<std::vector<double>>& seconds) {
+namespace {
+
+// Of alike layers; `seconds` by their number.
+std::vector<std::int64_t> divide_alike(std::int64_t layers, const std::vector<std::vector<double>>& seconds) {
   const std::size_t stages = seconds.size();
   if (static_cast<std::int64_t>(stages) > layers) return {};
   // The least bound under which all layers find a place: one of the stages' own times.
@@ -63,27 +66,76 @@ std::vector<std::int64_t> divide_layers(std::int64_t layers, const std::vector<s
   return counts;
 }
 
+// Of unlike layers, stage by stage: the least of `combined(so far, of the stage)` over all borders.
+template <class SecondsOf, class Combine>
+std::vector<std::int64_t> divide_unlike(std::int64_t layers, std::size_t stages, const SecondsOf& seconds_of,
+                                        const Combine& combined) {
+  const auto width = static_cast<std::size_t>(layers) + 1;
+  std::vector<double> best(width, never);  // of the stages so far, by where they end
+  best[0] = 0;
+  std::vector<std::vector<std::int64_t>> counts(stages, std::vector<std::int64_t>(width, 0));
+  for (std::size_t s = 0; s < stages; ++s) {
+    std::vector<double> next(width, never);
+    for (std::int64_t end = s + 1 == stages ? layers : 1; end <= layers; ++end)
+      for (std::int64_t first = s == 0 ? 0 : end - 1; first >= 0; --first) {
+        const std::int64_t count = end - first;
+        const double seconds = combined(best[static_cast<std::size_t>(first)], seconds_of(s, first, count));
+        if (seconds >= next[static_cast<std::size_t>(end)]) continue;
+        next[static_cast<std::size_t>(end)] = seconds;
+        counts[s][static_cast<std::size_t>(end)] = count;
+      }
+    best = std::move(next);
+  }
+  if (best.back() == never) return {};
+  std::vector<std::int64_t> division(stages);
+  for (std::int64_t end = layers, s = std::ssize(division); s-- > 0; end -= division[static_cast<std::size_t>(s)])
+    division[static_cast<std::size_t>(s)] = counts[static_cast<std::size_t>(s)][static_cast<std::size_t>(end)];
+  return division;
+}
+
+}  // namespace
+
+std::vector<std::int64_t> divide_layers(const LayerLine& line, const std::vector<const StrategyTable*>& stages) {
+  const std::int64_t layers = line.layers();
+  if (line.kinds() == 1) {
+    std::vector<std::vector<double>> seconds;
+    for (const StrategyTable* table : stages) {
+      std::vector<double>& own = seconds.emplace_back(static_cast<std::size_t>(layers) + 1, 0.0);
+      for (std::int64_t n = 1; n <= layers; ++n) own[static_cast<std::size_t>(n)] = table->seconds(0, n);
+    }
+    return divide_alike(layers, seconds);
+  }
+  const auto seconds_of = [&](std::size_t s, std::int64_t first, std::int64_t count) {
+    return stages[s]->seconds(first, count);
+  };
+  const auto slowest = [](double a, double b) { return std::max(a, b); };
+  const std::vector<std::int64_t> even = divide_unlike(layers, stages.size(), seconds_of, slowest);
+  double least = 0;
+  for (std::size_t s = 0, first = 0; s < even.size(); first += static_cast<std::size_t>(even[s++]))
+    least = std::max(least, seconds_of(s, static_cast<std::int64_t>(first), even[s]));
+  return divide_unlike(layers, stages.size(), seconds_of,
+                       [&](double sum, double own) { return own > least ? never : sum + own; });
+}
+
 SolvedReplica solve_replica(const TrainProblem& problem, StrategyTables& tables, const PipelineGroups& groups,
                             std::int64_t sequences, std::int64_t micro_batches) {
-  const std::int64_t layers = problem.model.arch.layers;
-  std::vector<std::vector<double>> seconds;
   std::vector<const StrategyTable*> of_stages;
   for (std::size_t s = 0; s < groups.size(); ++s) {
     const StrategyTable& table = tables.table(groups[s], place_of(problem, s, groups.size(), sequences, micro_batches));
     if (table.most_layers() < 1) return {};
     of_stages.push_back(&table);
-    std::vector<double>& own = seconds.emplace_back(static_cast<std::size_t>(layers) + 1, 0.0);
-    for (std::int64_t n = 1; n <= layers; ++n) own[static_cast<std::size_t>(n)] = table.seconds(n);
   }
-  const std::vector<std::int64_t> counts = divide_layers(layers, seconds);
+  const std::vector<std::int64_t> counts = divide_layers(tables.line(), of_stages);
   if (counts.empty()) return {};
   SolvedReplica solved;
   std::int64_t first = 0;
   double slowest_s = 0;
+  std::vector<double> seconds;  // of every stage
   for (std::size_t s = 0; s < groups.size(); ++s) {
     solved.stages.push_back(of_stages[s]->choice(first, counts[s]));
+    seconds.push_back(of_stages[s]->seconds(first, counts[s]));
     first += counts[s];
-    slowest_s = std::max(slowest_s, seconds[s][static_cast<std::size_t>(counts[s])]);
+    slowest_s = std::max(slowest_s, seconds.back());
   }
   std::vector<double> hops_s;  // both ways, to the next stage
   for (std::size_t s = 0; s + 1 < groups.size(); ++s) {
@@ -98,7 +150,7 @@ SolvedReplica solve_replica(const TrainProblem& problem, StrategyTables& tables,
     // one begin as many micro-batches later as there are stages on the way.
     double way_s = 0;
     for (std::size_t to = from; to < groups.size(); ++to) {
-      way_s += seconds[to][static_cast<std::size_t>(counts[to])] + (to > from ? hops_s[to - 1] : 0);
+      way_s += seconds[to] + (to > from ? hops_s[to - 1] : 0);
       const auto stages = static_cast<std::int64_t>(to - from + 1);
       const double each_s = way_s / static_cast<double>(stages);
       const double then_s = each_s * static_cast<double>(micro_batches - stages);

@@ -17,9 +17,8 @@ namespace motley {
 using PipelineGroups = std::vector<std::vector<int>>;
 
 // Layers for every stage, so that the slowest is as quick as possible, and of those divisions one whose stages together
-// are quick; `seconds` of each of them for this many layers (infinite: does not fit). Empty where the layers fit
-// nowhere.
-std::vector<std::int64_t> divide_layers(std::int64_t layers, const std::vector<std::vector<double>>& seconds);
+// are quick. Empty where the layers fit nowhere.
+std::vector<std::int64_t> divide_layers(const LayerLine& line, const std::vector<const StrategyTable*>& stages);
 
 // A replica with its layers divided, before it is known how many micro-batches it gets.
 struct SolvedReplica {

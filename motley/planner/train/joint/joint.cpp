@@ -93,8 +93,8 @@ std::vector<Scored> scored_starts(Judge& judge, const TrainOptions& options, Ins
   return found;
 }
 
-// Of a device, one block and sequence there and back: the least that the profile has for its type in any degree and
-// micro-batch, otherwise what it takes alone.
+// Of a device, one block and sequence there and back, in units of what a kind's share of the FLOPs makes of it: the
+// least that the profile has for its type in any degree and micro-batch, otherwise what it takes alone.
 double least_block_s(const TrainProblem& problem, int device) {
   const std::string type = plain_name(problem.cluster.type_of(device).name);
   double least_s = std::numeric_limits<double>::infinity();
@@ -103,12 +103,18 @@ double least_block_s(const TrainProblem& problem, int device) {
         plain_name(time.device_type) == type)
       least_s = std::min(least_s, (time.forward_s + time.backward_s) * static_cast<double>(time.tp) /
                                       static_cast<double>(time.micro_batch));
-  return std::min(least_s, problem.cost.sequence_time(device).block_s);
+  const Architecture& arch = problem.model.arch;
+  const SequenceTime alone = problem.cost.sequence_time(device);
+  for (const std::int64_t layer : layer_of_kinds(arch)) {
+    const double part = block_flops(arch, layer, 0) * static_cast<double>(arch.layers) / blocks_flops(arch, 0);
+    least_s = std::min(least_s, alone.kinds_s[arch.kind_index(layer)] / part);
+  }
+  return least_s;
 }
 
 // No step is shorter: every device computes all the time and alone. However blocks and heads are divided, in T seconds
-// a device does not earn more than T times its better rate, at any price of a block and a head; the times of a type
-// serve as prices, the best type's count. With a profile blocks alone count.
+// a device does not earn more than T times its best rate, at any prices of the kinds of blocks and a head; the times of
+// a type serve as prices, the best type's count. With a profile blocks alone count.
 double bound_s(const TrainProblem& problem) {
   const std::size_t devices = problem.cluster.devices.size();
   const auto heads = static_cast<double>(problem.training.global_batch);
@@ -125,8 +131,12 @@ double bound_s(const TrainProblem& problem) {
     for (const auto& [priced, entry] : types) {
       const SequenceTime& price = entry.first;
       double rate = 0;
-      for (const auto& [type, other] : types)
-        rate += other.second * std::max(price.block_s / other.first.block_s, price.head_s / other.first.head_s);
+      for (const auto& [type, other] : types) {
+        double best = price.head_s / other.first.head_s;
+        for (std::size_t kind = 0; kind < price.kinds_s.size(); ++kind)
+          best = std::max(best, price.kinds_s[kind] / other.first.kinds_s[kind]);
+        rate += other.second * best;
+      }
       most_s = std::max(most_s, (blocks * price.block_s + heads * price.head_s) / rate);
     }
     return most_s;
@@ -230,7 +240,7 @@ std::vector<std::vector<double>> memory_prices_s_per_byte(const TrainPlan& plan,
           .waiting = micro_batches_waiting(plan.schedule, s, replica.stages.size(), replica.micro_batches),
           .micro_batches = replica.micro_batches};
       of_stages.push_back(static_cast<double>(replica.micro_batches) *
-                          memory_price_s_per_byte(problem, stage.devices, place, stage.layers.size(), stage.shares));
+                          memory_price_s_per_byte(problem, stage.devices, place, stage.layers, stage.shares));
     }
   }
   return prices;

@@ -111,13 +111,16 @@ class Weighing {
   double budget_ = 0;
 };
 
-// From the arithmetic that the verifier uses.
+// From the arithmetic that the verifier uses, of a model of one kind of layer.
 void weigh(const TrainProblem& problem, const Weighing& weighing, StageEnds ends, std::int64_t sequences,
-           BlockOption& option) {
+           const BlockOption& option, std::size_t kind, BlockCost& block) {
+  Architecture alike = problem.model.arch;
+  alike.kinds = {alike.kinds[kind]};
+  alike.kind_of_layer = {};
   LayerStrategy strategy = option.strategy;
   const auto memory = [&](std::int64_t layers, std::int64_t in_flight, std::int64_t waiting, bool with_ends) {
     strategy.layers = {0, layers};
-    return train_memory(problem.model.arch, problem.training,
+    return train_memory(alike, problem.training,
                         {.embedding = with_ends && ends.first,
                          .head = with_ends && ends.last,
                          .sequences = sequences,
@@ -126,18 +129,19 @@ void weigh(const TrainProblem& problem, const Weighing& weighing, StageEnds ends
                         {strategy}, option.shares);
   };
   const auto one = memory(1, 0, 0, false), two = memory(2, 0, 0, false);
-  option.bytes = {.held = weighing.most(two, 1, one, -1),
-                  .in_flight = weighing.most(memory(1, 1, 0, false), 1, one, -1),
-                  .waiting = weighing.most(memory(1, 0, 1, false), 1, one, -1),
-                  .transient = weighing.most(one, 2, two, -1)};
-  if (ends.first || ends.last) option.end_bytes = weighing.most(memory(1, 0, 0, true), 1, one, -1);
+  block.held = weighing.most(two, 1, one, -1);
+  block.in_flight = weighing.most(memory(1, 1, 0, false), 1, one, -1);
+  block.waiting = weighing.most(memory(1, 0, 1, false), 1, one, -1);
+  block.transient = weighing.most(one, 2, two, -1);
+  if (ends.first || ends.last) block.end = weighing.most(memory(1, 0, 0, true), 1, one, -1);
 }
 
 // Once per step for one block inside the stage: what the exchange of gradients will cost it.
-double sync_s(const TrainProblem& problem, const std::vector<int>& devices, const LayerStrategy& strategy) {
+double sync_s(const TrainProblem& problem, const std::vector<int>& devices, const LayerStrategy& strategy,
+              std::size_t kind) {
   if (strategy.dp < 2 || strategy.shard >= Sharding::zero2) return 0;
   const double bytes =
-      problem.cost.block_bytes(state_bytes(problem.training).gradient) / static_cast<double>(strategy.tp);
+      problem.cost.block_bytes(kind, state_bytes(problem.training).gradient) / static_cast<double>(strategy.tp);
   const auto ranks = static_cast<double>(strategy.dp);
   LinkLoads loads(problem.cost.links());
   for (std::int64_t k = 0; k < strategy.tp; ++k) {
@@ -160,86 +164,139 @@ GroupOptions group_options(const TrainProblem& problem, const std::vector<int>& 
     option.strategy = strategy;
     option.shares = work_shares(problem, devices, strategy, sequences);
     const StageWork work{devices, option.shares, sequences};
-    const BlockPass pass = problem.cost.block(work, strategy);
     const BlockPass head = ends.last ? problem.cost.head(work, strategy) : BlockPass{};
-    option.seconds = pass.forward_s + pass.backward_s;
-    option.sync_s = sync_s(problem, devices, strategy);
     option.end_s = head.forward_s + head.backward_s;
-    weigh(problem, weighing, ends, sequences, option);
+    for (std::size_t kind = 0; kind < problem.model.arch.kinds.size(); ++kind) {
+      const BlockPass pass = problem.cost.block(work, strategy, nullptr, kind);
+      BlockCost& block = option.blocks.emplace_back();
+      block.seconds = pass.forward_s + pass.backward_s;
+      block.sync_s = sync_s(problem, devices, strategy, kind);
+      weigh(problem, weighing, ends, sequences, option, kind, block);
+    }
   }
   return group;
 }
 
-namespace {
+LayerLine::LayerLine(const Architecture& arch) : before_(arch.kinds.size(), {0}) {
+  for (std::int64_t layer = 0; layer < arch.layers; ++layer)
+    for (std::size_t kind = 0; kind < before_.size(); ++kind)
+      before_[kind].push_back(before_[kind].back() + (kind == arch.kind_index(layer) ? 1 : 0));
+}
 
-// A block's time and memory at a place in the pipeline.
-struct PlacedBlock {
+// Time and memory of blocks at a place in the pipeline.
+struct StrategyTable::Blocks {
   const BlockOption* option = nullptr;
-  double seconds = 0;  // of a micro-batch, with the block's part of what happens once per step
-  double held = 0;
+  std::vector<double> seconds;  // by kind, of a micro-batch, with the block's part of what happens once per step
+  std::vector<double> held;     // by kind
+
+  // Of the kinds in a range of layers the one that is largest while it is under way.
+  const BlockCost& largest(const LayerLine& line, std::int64_t first, std::int64_t end) const {
+    const BlockCost* largest = nullptr;
+    for (std::size_t kind = 0; kind < line.kinds(); ++kind) {
+      const BlockCost& block = option->blocks[kind];
+      if (line.count(kind, first, end) > 0 && (largest == nullptr || block.transient > largest->transient))
+        largest = &block;
+    }
+    return *largest;
+  }
+  // Whether no kind of block is better under the other.
+  bool beats(const Blocks& other) const {
+    if (option->strategy.tp != other.option->strategy.tp || option->end_s > other.option->end_s) return false;
+    for (std::size_t kind = 0; kind < seconds.size(); ++kind) {
+      const BlockCost &own = option->blocks[kind], &its = other.option->blocks[kind];
+      if (seconds[kind] > other.seconds[kind] || held[kind] > other.held[kind] || own.transient > its.transient ||
+          own.end > its.end)
+        return false;
+    }
+    return true;
+  }
 };
 
 // Without those that another of their degree beats in everything.
-std::vector<PlacedBlock> placed_blocks(const GroupOptions& group, const StagePlace& place) {
-  std::vector<PlacedBlock> all, kept;
-  for (const BlockOption& option : group.options)
-    all.push_back({.option = &option,
-                   .seconds = option.seconds + option.sync_s / static_cast<double>(place.micro_batches),
-                   .held = option.held_bytes(place)});
-  const auto beats = [](const PlacedBlock& a, const PlacedBlock& b) {
-    return a.option->strategy.tp == b.option->strategy.tp && a.seconds <= b.seconds && a.held <= b.held &&
-           a.option->bytes.transient <= b.option->bytes.transient && a.option->end_bytes <= b.option->end_bytes &&
-           a.option->end_s <= b.option->end_s;
-  };
-  for (const PlacedBlock& block : all)
-    if (std::none_of(all.begin(), all.end(), [&](const PlacedBlock& other) {
-          return &other != &block && beats(other, block) && (!beats(block, other) || &other < &block);
+StrategyTable::StrategyTable(const GroupOptions& group, const StagePlace& place, const LayerLine& line)
+    : reversed_(place.ends.last && !place.ends.first) {
+  std::vector<Blocks> all, kept;
+  for (const BlockOption& option : group.options) {
+    Blocks& blocks = all.emplace_back(Blocks{.option = &option, .seconds = {}, .held = {}});
+    for (const BlockCost& block : option.blocks) {
+      blocks.seconds.push_back(block.step_s(place));
+      blocks.held.push_back(block.held_bytes(place));
+    }
+  }
+  for (const Blocks& blocks : all)
+    if (std::none_of(all.begin(), all.end(), [&](const Blocks& other) {
+          return &other != &blocks && other.beats(blocks) && (!blocks.beats(other) || &other < &blocks);
         }))
-      kept.push_back(block);
-  return kept;
+      kept.push_back(blocks);
+  rows_.resize(line.kinds() == 1 || place.ends.first ? 1 : static_cast<std::size_t>(line.layers()));
+  for (std::size_t first = 0; first < rows_.size(); ++first)
+    fill(kept, group.budget_bytes, place, line, static_cast<std::int64_t>(first));
 }
 
-}  // namespace
-
 // Of a strategy a as many layers as memory holds, the rest under b, which is slower and smaller: all pairs of one
-// degree. Blocks are alike, so nothing else matters but how many there are of each.
-StrategyTable::StrategyTable(const GroupOptions& group, const StagePlace& place, std::int64_t layers)
-    : reversed_(place.ends.last && !place.ends.first) {
-  mixes_.resize(static_cast<std::size_t>(layers) + 1);
-  seconds_.assign(mixes_.size(), std::numeric_limits<double>::infinity());
-  const std::vector<PlacedBlock> blocks = placed_blocks(group, place);
-  for (const PlacedBlock& a : blocks)
-    for (const PlacedBlock& b : blocks) {
+// degree. Of blocks that are alike nothing else matters but how many there are of each.
+void StrategyTable::fill(const std::vector<Blocks>& blocks, double budget_bytes, const StagePlace& place,
+                         const LayerLine& line, std::int64_t first) {
+  Row& row = rows_[static_cast<std::size_t>(first)];
+  const std::int64_t layers = line.layers() - first;
+  row.mixes.resize(static_cast<std::size_t>(line.layers()) + 1);
+  row.seconds.assign(row.mixes.size(), std::numeric_limits<double>::infinity());
+  const bool alike = line.kinds() == 1;
+  const std::int64_t fewest = !alike && place.ends.last ? layers : 1;  // unlike stages end where they end
+  std::vector<double> more(line.kinds());                              // that a holds of each kind
+  for (const Blocks& a : blocks)
+    for (const Blocks& b : blocks) {
       const bool alone = &a == &b;
-      if (a.option->strategy.tp != b.option->strategy.tp || (!alone && (a.seconds >= b.seconds || a.held <= b.held)))
-        continue;
-      const double room = group.budget_bytes - std::max(a.option->bytes.transient, b.option->bytes.transient);
+      bool quicker = false, larger = true;
+      for (std::size_t kind = 0; kind < more.size(); ++kind) {
+        more[kind] = a.held[kind] - b.held[kind];
+        quicker = quicker || a.seconds[kind] < b.seconds[kind];
+        larger = larger && more[kind] > 0;
+      }
+      if (a.option->strategy.tp != b.option->strategy.tp || (!alone && !(quicker && larger))) continue;
       // The end is next to a layer of a or of b; both ends of one stage may be next to either.
-      for (const PlacedBlock* end : {&a, &b})
-        for (std::int64_t n = 1; n <= layers; ++n) {
-          const double end_bytes = place.ends.first && place.ends.last
-                                       ? std::max(a.option->end_bytes, b.option->end_bytes)
-                                       : end->option->end_bytes;
-          const double left = room - end_bytes - static_cast<double>(n) * b.held;
+      for (const Blocks* end : {&a, &b}) {
+        const bool a_first = (end == &a) != reversed_;
+        for (std::int64_t n = fewest; n <= layers; ++n) {
+          const std::int64_t last = first + n;
+          const BlockCost &of_a = a.largest(line, first, last), &of_b = b.largest(line, first, last);
+          const double room = budget_bytes - std::max(of_a.transient, of_b.transient);
+          const double end_bytes =
+              place.ends.first && place.ends.last ? std::max(of_a.end, of_b.end) : (end == &a ? of_a : of_b).end;
+          const double left = room - end_bytes - line.sum(b.held, first, last);
           if (left < 0) break;
-          const std::int64_t most = alone ? n : static_cast<std::int64_t>(left / (a.held - b.held));
-          const std::int64_t count = std::min(n, most);
+          std::int64_t count = n;
+          if (!alone && alike) {
+            count = std::min(n, static_cast<std::int64_t>(left / more.front()));
+          } else if (!alone) {
+            const auto held = [&](std::int64_t of) {
+              return a_first ? line.sum(more, first, first + of) : line.sum(more, last - of, last);
+            };
+            std::int64_t too_many = n + 1;
+            for (count = 0; too_many - count > 1;) {
+              const std::int64_t middle = count + (too_many - count) / 2;
+              (held(middle) <= left ? count : too_many) = middle;
+            }
+          }
           if ((end == &a && count == 0) || (end == &b && count == n && !alone)) continue;
-          const double seconds =
-              static_cast<double>(count) * a.seconds + static_cast<double>(n - count) * b.seconds + end->option->end_s;
-          if (seconds >= seconds_[static_cast<std::size_t>(n)]) continue;
-          seconds_[static_cast<std::size_t>(n)] = seconds;
-          const PlacedBlock& other = end == &a ? b : a;
-          mixes_[static_cast<std::size_t>(n)] = {end->option->strategy, other.option->strategy,
-                                                 end == &a ? count : n - count, a.option->shares};
+          const std::int64_t border = a_first ? first + count : last - count;
+          const double seconds = line.sum(a.seconds, a_first ? first : border, a_first ? border : last) +
+                                 line.sum(b.seconds, a_first ? border : first, a_first ? last : border) +
+                                 end->option->end_s;
+          if (seconds >= row.seconds[static_cast<std::size_t>(n)]) continue;
+          row.seconds[static_cast<std::size_t>(n)] = seconds;
+          const Blocks& other = end == &a ? b : a;
+          row.mixes[static_cast<std::size_t>(n)] = {end->option->strategy, other.option->strategy,
+                                                    end == &a ? count : n - count, a.option->shares};
           most_layers_ = std::max(most_layers_, n);
         }
+      }
     }
 }
 
 StageChoice StrategyTable::choice(std::int64_t first, std::int64_t layers) const {
   MOTLEY_CHECK(layers >= 1 && layers <= most_layers_);
-  Mix mix = mixes_[static_cast<std::size_t>(layers)];
+  Mix mix = row(first).mixes[static_cast<std::size_t>(layers)];
   // The strategy at the end comes first, or last where the end is the head.
   if (reversed_) mix = {mix.other, mix.at_end, layers - mix.count, std::move(mix.shares)};
   std::vector<LayerStrategy> ranges;
@@ -262,7 +319,7 @@ struct StageChain {
 };
 
 StageChain stage_chain(const TrainProblem& problem, const std::vector<int>& devices, const StagePlace& place,
-                       std::int64_t layers, const std::vector<double>& shares) {
+                       LayerRange layers, const std::vector<double>& shares) {
   GroupOptions group = group_options(problem, devices, place.ends, place.sequences);
   StageChain stage{.chain = {.runs = {}, .layout_change_s = {}},
                    .budget_bytes = group.budget_bytes,
@@ -276,24 +333,37 @@ StageChain stage_chain(const TrainProblem& problem, const std::vector<int>& devi
   for (const auto& option : stage.options)
     classes.emplace(layout_class(option.strategy), static_cast<int>(classes.size()));
   const auto count = classes.size();
-  StrategyRun ends{.options = {}, .repeat = 1}, blocks{.options = {}, .repeat = layers};
+  const Architecture& arch = problem.model.arch;
+  const bool reversed = place.ends.last && !place.ends.first;
+  const std::size_t at_end = arch.kind_index(reversed ? layers.end - 1 : layers.first);
+  StrategyRun ends{.options = {}, .repeat = 1};
   std::set<int> with_end;
+  std::vector<std::vector<StrategyOption>> blocks(arch.kinds.size());  // by kind of layer
   for (const auto& option : stage.options) {
     const int layout = classes.at(layout_class(option.strategy));
-    blocks.options.push_back({.time_s = option.seconds + option.sync_s / static_cast<double>(place.micro_batches),
+    for (std::size_t kind = 0; kind < blocks.size(); ++kind)
+      blocks[kind].push_back({.time_s = option.blocks[kind].step_s(place),
                               .sync_s = 0,
-                              .bytes = option.held_bytes(place),
-                              .transient_bytes = option.bytes.transient,
+                              .bytes = option.blocks[kind].held_bytes(place),
+                              .transient_bytes = option.blocks[kind].transient,
                               .layout_in = layout,
                               .layout_out = layout});
     const int outer = layout + static_cast<int>(count);
     if (stage.has_end && with_end.insert(layout).second)
       ends.options.push_back(
-          {.time_s = option.end_s, .bytes = option.end_bytes, .layout_in = outer, .layout_out = outer});
+          {.time_s = option.end_s, .bytes = option.blocks[at_end].end, .layout_in = outer, .layout_out = outer});
   }
   StrategyChain& chain = stage.chain;
   if (stage.has_end) chain.runs.push_back(std::move(ends));
-  chain.runs.push_back(std::move(blocks));
+  std::size_t before = arch.kinds.size();  // the kind of the layer before
+  for (std::int64_t i = 0; i < layers.size(); ++i) {
+    const std::size_t kind = arch.kind_index(reversed ? layers.end - 1 - i : layers.first + i);
+    if (kind == before)
+      ++chain.runs.back().repeat;
+    else
+      chain.runs.push_back({.options = blocks[kind], .repeat = 1});
+    before = kind;
+  }
   const std::size_t layouts = stage.has_end ? 2 * count : count;
   chain.layout_change_s.assign(layouts, std::vector<double>(layouts, forbidden_s));
   const double change_s =
@@ -311,7 +381,7 @@ StageChain stage_chain(const TrainProblem& problem, const std::vector<int>& devi
 
 StageChoice best_strategies(const TrainProblem& problem, const std::vector<int>& devices, const StagePlace& place,
                             LayerRange layers, const std::vector<double>& shares) {
-  const StageChain stage = stage_chain(problem, devices, place, layers.size(), shares);
+  const StageChain stage = stage_chain(problem, devices, place, layers, shares);
   if (stage.options.empty()) return {};
   const StrategyAnswer answer =
       solve_strategy_chain(stage.chain, stage.budget_bytes, {.tolerance = time_tolerance, .max_points = most_points});
@@ -332,7 +402,7 @@ StageChoice best_strategies(const TrainProblem& problem, const std::vector<int>&
 }
 
 double memory_price_s_per_byte(const TrainProblem& problem, const std::vector<int>& devices, const StagePlace& place,
-                               std::int64_t layers, const std::vector<double>& shares) {
+                               LayerRange layers, const std::vector<double>& shares) {
   const StageChain stage = stage_chain(problem, devices, place, layers, shares);
   if (stage.options.empty()) return 0;
   return solve_strategy_chain(stage.chain, stage.budget_bytes, {.tolerance = time_tolerance, .max_points = most_points})
@@ -356,7 +426,7 @@ const StrategyTable& StrategyTables::table(const std::vector<int>& devices, cons
   auto& options = options_[{std::move(look), place.ends.first, place.ends.last, place.sequences}];
   if (!options) options = std::make_unique<GroupOptions>(group_options(problem_, devices, place.ends, place.sequences));
   auto& table = tables_[{options.get(), place}];
-  if (!table) table = std::make_unique<StrategyTable>(*options, place, problem_.model.arch.layers);
+  if (!table) table = std::make_unique<StrategyTable>(*options, place, line_);
   return *table;
 }
 
