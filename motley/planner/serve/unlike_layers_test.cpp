@@ -1,4 +1,4 @@
-// Layers with experts between layers without: what a plan's stages hold and take is summed over their own layers.
+// Layers with experts between layers without: what a plan's stages hold is summed over their own layers.
 #include <gtest/gtest.h>
 
 #include <array>
