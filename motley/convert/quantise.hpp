@@ -22,7 +22,7 @@ struct Quantised {
 
 // Reads a model folder or a GGUF file, and writes `to` whole or not at all. The tokenizer of a folder is told as
 // llama.cpp's converter tells it; that of a GGUF file is taken over. Throws an input error for what llama.cpp's file
-// has no words for: families other than llama, mistral, qwen2 and qwen3, and tokenizers whose rule it does not know.
+// has no words for: families without a GGUF form, and tokenizers whose rule no family lists.
 Quantised quantise_model(const std::string& model, const std::filesystem::path& to, const QuantiseOptions& options);
 
 }  // namespace motley

@@ -131,6 +131,45 @@ TEST_F(StageModelTest, TwoStagesEqualOne) {
   EXPECT_TRUE(back.logits(step, back.forward(step, incoming)).equal(run(model, step)));
 }
 
+// Experts in every other layer: a stage has of each kind what its own layers need.
+TEST_F(StageModelTest, LayersOfUnlikeKindsMayBeCutAnywhere) {
+  Architecture arch = read_architecture(
+      parse_json(R"({"model_type": "mixtral", "hidden_size": 48, "num_hidden_layers": 4, "num_attention_heads": 6,
+                     "num_key_value_heads": 2, "head_dim": 32, "intermediate_size": 24, "num_local_experts": 5,
+                     "num_experts_per_tok": 2, "vocab_size": 101, "max_position_embeddings": 64})",
+                 "config"),
+      "config");
+  LayerKind dense = arch.kinds.front();
+  dense.experts = {};
+  dense.ffn = 80;
+  arch.kinds.push_back(dense);
+  arch.kind_of_layer = {1, 0, 1, 0};
+  write_random_model(folder, arch);
+  const auto stage_of = [&](const LayerRange& layers) {
+    StageSpec spec = whole();
+    spec.arch = arch;
+    spec.layers = layers;
+    spec.embedding = layers.first == 0;
+    spec.head = layers.end == arch.layers;
+    auto stage = std::make_unique<StageModel>(spec, folder, nullptr, cpu_device());
+    const ModelPart part{layers, spec.embedding, spec.head};
+    const Shard shard = make_shards(arch, 1).front();
+    EXPECT_EQ(stage->allocated().weights, weight_bytes(arch, part, shard, DType::fp32)) << layers.first;
+    EXPECT_EQ(stage->allocated().activations, activation_bytes(arch, part, shard, DType::fp32, spec.limits));
+    return stage;
+  };
+  const Step step{.step = 1, .sequences = {part(1, 0, 9, {0, 1}), part(2, 0, 3, {2})}};
+  const at::Tensor expected = run(*stage_of({0, 4}), step);
+  for (std::int64_t cut = 1; cut < 4; ++cut) {
+    const auto front = stage_of({0, cut}), back = stage_of({cut, 4});
+    const at::Tensor hidden = front->forward(step, {});
+    const at::Tensor incoming = back->incoming_buffer().narrow(0, 0, 12);
+    const c10::InferenceMode guard;
+    incoming.copy_(hidden);
+    EXPECT_TRUE(back->logits(step, back->forward(step, incoming)).equal(expected)) << cut;
+  }
+}
+
 TEST_F(StageModelTest, OnlySamplingSequencesHaveLogits) {
   StageModel model(whole(), folder, nullptr, cpu_device());
   Step step{.step = 1, .sequences = {part(1, 0, 4, {0}), part(2, 0, 5, {1})}};
