@@ -11,9 +11,9 @@
 #include <regex>
 #include <sstream>
 
-#include "motley/base/error.hpp"
 #include "bench/training/measured_runs.hpp"
 #include "bench/training/published_runs.hpp"
+#include "motley/base/error.hpp"
 #include "motley/cost/train/train_price.hpp"
 
 namespace {

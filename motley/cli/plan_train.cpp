@@ -2,7 +2,6 @@
 
 #include <fmt/format.h>
 
-
 #include "motley/cli/explain.hpp"
 #include "motley/cli/planning_options.hpp"
 #include "motley/cost/train/train_cost.hpp"

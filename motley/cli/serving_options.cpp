@@ -10,7 +10,7 @@
 #include "motley/base/worker_program.hpp"
 #include "motley/cli/command.hpp"
 #include "motley/hub/named_model.hpp"
-#include "motley/model/crossing.hpp"
+#include "motley/model/crossing_types.hpp"
 #include "motley/model/warnings.hpp"
 #include "motley/plan/offload_plan.hpp"
 #include "motley/plan/same_model.hpp"

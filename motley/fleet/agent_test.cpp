@@ -1,5 +1,5 @@
-// The agent of a machine: against a real deployment, with workers that only count (tests/programs/fake_worker.cpp), and against a
-// driver that a test writes message by message, with workers that are scripts.
+// The agent of a machine: against a real deployment, with workers that only count (tests/programs/fake_worker.cpp), and
+// against a driver that a test writes message by message, with workers that are scripts.
 #include "motley/agent/agent.hpp"
 
 #include <gmock/gmock.h>

@@ -140,7 +140,7 @@ std::int64_t ffn_block(const Architecture& arch, std::size_t kind, DType weight_
     most = std::max(most, dtype_row(fitting(weight_type, arch.kinds[kind].ffn)).block_values);
   if (arch.kinds[kind].tensor_types.empty()) return most;
   for (const TensorSpec& tensor : block_tensors(arch, layer_of_kinds(arch)[kind]))
-    if (tensor.cut == Cut::ffn_in)
+    if (tensor.cut == TensorCut::ffn_in)
       most = std::max(most, dtype_row(arch.kinds[kind].tensor_types.at(tensor.role)).block_values);
   return most;
 }
@@ -179,13 +179,13 @@ std::vector<Shard> make_shards(const Architecture& arch, int degree, const std::
 Slice slice_of(const Architecture& arch, const TensorSpec& tensor, const Shard& shard) {
   Slice slice{{0, tensor.shape.at(0)}, {0, tensor.shape.size() > 1 ? tensor.shape[1] : 1}};
   switch (tensor.cut) {
-    case Cut::replicated: break;
-    case Cut::heads: slice.rows = scaled(shard.heads, arch.head_dim); break;
-    case Cut::kv_heads: slice.rows = scaled(shard.kv_heads, arch.head_dim); break;
-    case Cut::heads_in: slice.columns = scaled(shard.heads, arch.head_dim); break;
-    case Cut::ffn: slice.rows = shard.columns.at(tensor.kind); break;
-    case Cut::ffn_in: slice.columns = shard.columns.at(tensor.kind); break;
-    case Cut::vocabulary: slice.rows = shard.vocabulary; break;
+    case TensorCut::replicated: break;
+    case TensorCut::heads: slice.rows = scaled(shard.heads, arch.head_dim); break;
+    case TensorCut::kv_heads: slice.rows = scaled(shard.kv_heads, arch.head_dim); break;
+    case TensorCut::heads_in: slice.columns = scaled(shard.heads, arch.head_dim); break;
+    case TensorCut::ffn: slice.rows = shard.columns.at(tensor.kind); break;
+    case TensorCut::ffn_in: slice.columns = shard.columns.at(tensor.kind); break;
+    case TensorCut::vocabulary: slice.rows = shard.vocabulary; break;
   }
   return slice;
 }

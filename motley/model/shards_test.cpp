@@ -216,7 +216,7 @@ RC_GTEST_PROP(ShardsProperty, NoBlockIsHeldTwiceWhereEachRankGetsOne, ()) {
   const std::int64_t block = dtype_row(type).block_values;
   g.arch.kinds.front().ffn = block * (g.degree + *rc::gen::inRange<std::int64_t>(0, 20));
   for (const TensorSpec& tensor : block_tensors(g.arch, 0)) {
-    if (tensor.cut != Cut::ffn_in) continue;
+    if (tensor.cut != TensorCut::ffn_in) continue;
     std::int64_t bytes = 0;
     for (const Shard& shard : make_shards(g.arch, g.degree, g.shares, type)) {
       RC_ASSERT(ffn_columns(shard).size() > 0 && ffn_columns(shard).first % block == 0);
@@ -250,7 +250,7 @@ RC_GTEST_PROP(ShardsProperty, SlicesPartitionEveryTensor, ()) {
       const bool repeated =
           !distinct.empty() && distinct.back().rows == slice.rows && distinct.back().columns == slice.columns;
       if (repeated) {
-        RC_ASSERT(tensor.cut == Cut::replicated || tensor.cut == Cut::kv_heads);
+        RC_ASSERT(tensor.cut == TensorCut::replicated || tensor.cut == TensorCut::kv_heads);
       } else {
         distinct.push_back(slice);
         sum += slice.elements();

@@ -22,7 +22,7 @@ class List {
         layer_(layer ? std::to_string(*layer) : std::string()),
         kind_(layer ? arch.kind_index(*layer) : 0) {}
 
-  void add(std::string_view role, std::string_view ending, std::vector<std::int64_t> shape, Cut cut) {
+  void add(std::string_view role, std::string_view ending, std::vector<std::int64_t> shape, TensorCut cut) {
     tensors_.push_back({std::string(role).append(ending),
                         with_layer(names_of_role(family_, role).hugging_face, layer_).append(ending), std::move(shape),
                         cut, kind_, !layer_.empty(), experts_});
@@ -30,14 +30,14 @@ class List {
   // What is added from here on is there once for each of them.
   void of_each(std::int64_t experts) { experts_ = experts; }
   // A bias has a row-cut matrix's cut, and is whole where the columns are cut: the sum over the ranks needs it once.
-  void add_linear(std::string_view role, std::int64_t out, std::int64_t in, Cut cut, bool bias) {
+  void add_linear(std::string_view role, std::int64_t out, std::int64_t in, TensorCut cut, bool bias) {
     add(role, ".weight", {out, in}, cut);
-    const bool columns = cut == Cut::heads_in || cut == Cut::ffn_in;
-    if (bias) add(role, ".bias", {out}, columns ? Cut::replicated : cut);
+    const bool columns = cut == TensorCut::heads_in || cut == TensorCut::ffn_in;
+    if (bias) add(role, ".bias", {out}, columns ? TensorCut::replicated : cut);
   }
   void add_norm(std::string_view role, std::int64_t size, bool bias) {
-    add(role, ".weight", {size}, Cut::replicated);
-    if (bias) add(role, ".bias", {size}, Cut::replicated);
+    add(role, ".weight", {size}, TensorCut::replicated);
+    if (bias) add(role, ".bias", {size}, TensorCut::replicated);
   }
 
   std::vector<TensorSpec> take() { return std::move(tensors_); }
@@ -87,38 +87,40 @@ std::vector<TensorSpec> block_tensors(const Architecture& arch, std::int64_t lay
   const std::int64_t key = arch.kv_heads * arch.head_dim;
   List list(arch, layer);
   list.add_norm("attention_norm", arch.hidden, arch.norm_bias);
-  list.add_linear("q", query, arch.hidden, Cut::heads, arch.qkv_bias);
-  list.add_linear("k", key, arch.hidden, Cut::kv_heads, arch.qkv_bias);
-  list.add_linear("v", key, arch.hidden, Cut::kv_heads, arch.qkv_bias);
-  list.add_linear("o", arch.hidden, query, Cut::heads_in, arch.output_bias);
+  list.add_linear("q", query, arch.hidden, TensorCut::heads, arch.qkv_bias);
+  list.add_linear("k", key, arch.hidden, TensorCut::kv_heads, arch.qkv_bias);
+  list.add_linear("v", key, arch.hidden, TensorCut::kv_heads, arch.qkv_bias);
+  list.add_linear("o", arch.hidden, query, TensorCut::heads_in, arch.output_bias);
   if (arch.qk_norm) {
     list.add_norm("q_norm", arch.head_dim, arch.norm_bias);
     list.add_norm("k_norm", arch.head_dim, arch.norm_bias);
   }
   list.add_norm("ffn_norm", arch.hidden, arch.norm_bias);
-  if (kind.experts.count > 0) list.add("router", ".weight", {kind.experts.count, arch.hidden}, Cut::replicated);
+  if (kind.experts.count > 0) list.add("router", ".weight", {kind.experts.count, arch.hidden}, TensorCut::replicated);
   list.of_each(kind.experts.count);
   const std::string of = kind.experts.count > 0 ? "experts.E." : "";
-  if (arch.gated) list.add_linear(of + "gate", kind.ffn, arch.hidden, Cut::ffn, arch.ffn_bias);
-  list.add_linear(of + "up", kind.ffn, arch.hidden, Cut::ffn, arch.ffn_bias);
-  list.add_linear(of + "down", arch.hidden, kind.ffn, Cut::ffn_in, arch.ffn_bias);
+  if (arch.gated) list.add_linear(of + "gate", kind.ffn, arch.hidden, TensorCut::ffn, arch.ffn_bias);
+  list.add_linear(of + "up", kind.ffn, arch.hidden, TensorCut::ffn, arch.ffn_bias);
+  list.add_linear(of + "down", arch.hidden, kind.ffn, TensorCut::ffn_in, arch.ffn_bias);
   return list.take();
 }
 
 std::vector<TensorSpec> embedding_tensors(const Architecture& arch) {
   List list(arch);
-  list.add("embedding", ".weight", {arch.vocabulary, embedding_dim(arch)}, Cut::vocabulary);
+  list.add("embedding", ".weight", {arch.vocabulary, embedding_dim(arch)}, TensorCut::vocabulary);
   if (arch.position == PositionKind::learned)
-    list.add("position", ".weight", {arch.position_rows, arch.hidden}, Cut::replicated);
-  if (arch.embedding_dim > 0) list.add("projection_in", ".weight", {arch.hidden, arch.embedding_dim}, Cut::replicated);
+    list.add("position", ".weight", {arch.position_rows, arch.hidden}, TensorCut::replicated);
+  if (arch.embedding_dim > 0)
+    list.add("projection_in", ".weight", {arch.hidden, arch.embedding_dim}, TensorCut::replicated);
   return list.take();
 }
 
 std::vector<TensorSpec> head_tensors(const Architecture& arch) {
   List list(arch);
   if (arch.final_norm) list.add_norm("final_norm", arch.hidden, arch.norm_bias);
-  if (arch.embedding_dim > 0) list.add("projection_out", ".weight", {arch.embedding_dim, arch.hidden}, Cut::replicated);
-  list.add("head", ".weight", {arch.vocabulary, embedding_dim(arch)}, Cut::vocabulary);
+  if (arch.embedding_dim > 0)
+    list.add("projection_out", ".weight", {arch.embedding_dim, arch.hidden}, TensorCut::replicated);
+  list.add("head", ".weight", {arch.vocabulary, embedding_dim(arch)}, TensorCut::vocabulary);
   std::vector<TensorSpec> tensors = list.take();
   if (arch.tied_embeddings) tensors.back().name = embedding_tensors(arch).front().name;
   return tensors;

@@ -10,7 +10,7 @@
 namespace motley {
 
 // How a tensor is cut inside a tensor-parallel group.
-enum class Cut {
+enum class TensorCut {
   replicated,  // every rank holds it whole
   heads,       // rows (dimension 0) follow the query heads
   kv_heads,    // rows follow the key/value heads
@@ -25,7 +25,7 @@ struct TensorSpec {
   std::string role;  // the engine's name: "q.weight", "attention_norm.weight", "embedding.weight", ...
   std::string name;  // Hugging Face's: "model.layers.3.self_attn.q_proj.weight"
   std::vector<std::int64_t> shape;
-  Cut cut = Cut::replicated;
+  TensorCut cut = TensorCut::replicated;
   std::size_t kind = 0;  // of its layer
   bool in_block = true;  // not of the tables around the blocks
   // Of an expert's tensor: how many experts have one each, of which this stands for all (role and name have E where the

@@ -51,17 +51,17 @@ TEST(Tensors, RolesOfABlock) {
 }
 
 TEST(Tensors, BiasesOfColumnCutMatricesAreWhole) {
-  std::map<std::string, Cut> cuts;
+  std::map<std::string, TensorCut> cuts;
   for (const TensorSpec& tensor : block_tensors(read_model("opt-125m").arch, 0)) cuts[tensor.role] = tensor.cut;
-  EXPECT_EQ(cuts.at("o.weight"), Cut::heads_in);
-  EXPECT_EQ(cuts.at("o.bias"), Cut::replicated);
-  EXPECT_EQ(cuts.at("down.weight"), Cut::ffn_in);
-  EXPECT_EQ(cuts.at("down.bias"), Cut::replicated);
-  EXPECT_EQ(cuts.at("q.bias"), Cut::heads);
-  EXPECT_EQ(cuts.at("k.bias"), Cut::kv_heads);
-  EXPECT_EQ(cuts.at("v.bias"), Cut::kv_heads);
-  EXPECT_EQ(cuts.at("up.bias"), Cut::ffn);
-  EXPECT_EQ(cuts.at("ffn_norm.bias"), Cut::replicated);
+  EXPECT_EQ(cuts.at("o.weight"), TensorCut::heads_in);
+  EXPECT_EQ(cuts.at("o.bias"), TensorCut::replicated);
+  EXPECT_EQ(cuts.at("down.weight"), TensorCut::ffn_in);
+  EXPECT_EQ(cuts.at("down.bias"), TensorCut::replicated);
+  EXPECT_EQ(cuts.at("q.bias"), TensorCut::heads);
+  EXPECT_EQ(cuts.at("k.bias"), TensorCut::kv_heads);
+  EXPECT_EQ(cuts.at("v.bias"), TensorCut::kv_heads);
+  EXPECT_EQ(cuts.at("up.bias"), TensorCut::ffn);
+  EXPECT_EQ(cuts.at("ffn_norm.bias"), TensorCut::replicated);
 }
 
 TEST(Counts, Llama2_70B) {

@@ -14,7 +14,7 @@ struct Held {
   GradientHolder holder;
 };
 
-bool cuts_columns(Cut cut) { return cut == Cut::heads_in || cut == Cut::ffn_in; }
+bool cuts_columns(TensorCut cut) { return cut == TensorCut::heads_in || cut == TensorCut::ffn_in; }
 
 // Norms inside attention see their own rank's heads alone.
 bool of_own_heads(const TensorSpec& tensor) {
@@ -39,8 +39,8 @@ class Parts {
         }
   }
 
-  std::vector<GradientPart> take() const {
-    std::vector<GradientPart> parts;
+  std::vector<GradientSlice> take() const {
+    std::vector<GradientSlice> parts;
     for (const auto& [name, held] : held_) refine(held.tensor, held.by, parts);
     return parts;
   }
@@ -54,7 +54,7 @@ class Parts {
   void hold(const TrainStage& stage, const LayerStrategy& strategy, const std::vector<Shard>& shards,
             const TensorSpec& tensor) {
     const bool sharded = strategy.shard >= Sharding::zero2;
-    const bool copies = tensor.cut == Cut::replicated && !of_own_heads(tensor);
+    const bool copies = tensor.cut == TensorCut::replicated && !of_own_heads(tensor);
     std::vector<Held>& holders = held_.try_emplace(tensor.name, HeldTensor{tensor, {}}).first->second.by;
     for (std::int64_t rank = 0; rank < strategy.tp * strategy.dp; ++rank) {
       const Slice slice = slice_of(arch_, tensor, shards[static_cast<std::size_t>(rank % strategy.tp)]);
@@ -69,7 +69,7 @@ class Parts {
     }
   }
 
-  static void refine(const TensorSpec& tensor, const std::vector<Held>& holders, std::vector<GradientPart>& parts) {
+  static void refine(const TensorSpec& tensor, const std::vector<Held>& holders, std::vector<GradientSlice>& parts) {
     std::vector<std::int64_t> cuts;
     for (const Held& held : holders) cuts.insert(cuts.end(), {held.span.first, held.span.end});
     std::sort(cuts.begin(), cuts.end());
@@ -77,7 +77,7 @@ class Parts {
     const std::int64_t columns = tensor.shape.size() > 1 ? tensor.shape[1] : 1;
     for (std::size_t c = 0; c + 1 < cuts.size(); ++c) {
       const Span span{cuts[c], cuts[c + 1]};
-      GradientPart& part = parts.emplace_back(GradientPart{
+      GradientSlice& part = parts.emplace_back(GradientSlice{
           tensor, cuts_columns(tensor.cut) ? Slice{{0, tensor.shape[0]}, span} : Slice{span, {0, columns}}, {}});
       for (const Held& held : holders)
         if (held.span.first <= span.first && span.end <= held.span.end) part.holders.push_back(held.holder);
@@ -90,6 +90,6 @@ class Parts {
 
 }  // namespace
 
-std::vector<GradientPart> gradient_parts(const TrainPlan& plan) { return Parts(plan).take(); }
+std::vector<GradientSlice> gradient_slices(const TrainPlan& plan) { return Parts(plan).take(); }
 
 }  // namespace motley

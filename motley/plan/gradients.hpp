@@ -17,7 +17,7 @@ struct GradientHolder {
 };
 
 // A part of one tensor of the checkpoint, and everyone who ends with the weighted sum of all holders' gradients of it.
-struct GradientPart {
+struct GradientSlice {
   TensorSpec tensor;
   Slice slice;  // rows and columns of the whole tensor
   std::vector<GradientHolder> holders;
@@ -35,6 +35,6 @@ struct GradientPart {
 // gradients before, and each holds one of dp parts, in their order, of its tensor-parallel part.
 //
 // The plan must have passed verify().
-std::vector<GradientPart> gradient_parts(const TrainPlan& plan);
+std::vector<GradientSlice> gradient_slices(const TrainPlan& plan);
 
 }  // namespace motley

@@ -34,7 +34,7 @@ struct Part {
 
 std::vector<Part> parts_of(const TrainPlan& plan, const std::string& name) {
   std::vector<Part> parts;
-  for (const GradientPart& part : gradient_parts(plan)) {
+  for (const GradientSlice& part : gradient_slices(plan)) {
     if (part.tensor.name != name) continue;
     Part& own = parts.emplace_back(Part{part.slice.rows, {}});
     for (const GradientHolder& holder : part.holders) own.holders.emplace_back(holder.device, holder.weight);

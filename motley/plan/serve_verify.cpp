@@ -8,7 +8,7 @@
 #include <set>
 
 #include "motley/base/error.hpp"
-#include "motley/model/crossing.hpp"
+#include "motley/model/crossing_types.hpp"
 #include "motley/plan/serve_plan.hpp"
 
 namespace motley {

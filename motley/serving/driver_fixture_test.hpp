@@ -1,5 +1,5 @@
-// For the tests of this module: drivers with workers that only count (tests/programs/fake_worker.cpp) and with real ones, and
-// what waits for their answers.
+// For the tests of this module: drivers with workers that only count (tests/programs/fake_worker.cpp) and with real
+// ones, and what waits for their answers.
 #pragma once
 
 #include <gtest/gtest.h>

@@ -1,4 +1,5 @@
-// The driver with workers that only count (tests/programs/fake_worker.cpp): scheduling, cancelling, and above all dying.
+// The driver with workers that only count (tests/programs/fake_worker.cpp): scheduling, cancelling, and above all
+// dying.
 #include "motley/serving/driver.hpp"
 
 #include <fcntl.h>

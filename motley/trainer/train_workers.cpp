@@ -124,7 +124,7 @@ void TrainWorkers::take_messages(const Take& take, double most_s) {
   if (stopped_ && stopped_()) throw Error(ErrorCode::interrupted, "stopped");
   const auto lost = watch_.receive([&](std::size_t i, const Message& sent) {
     TrainMessage message = decode_train(sent);
-    if (const auto* part = std::get_if<TrainPart>(&message))
+    if (const auto* part = std::get_if<TrainSlice>(&message))
       write_part(*part);
     else if (std::holds_alternative<TrainSaved>(message))
       take_saved();
@@ -167,7 +167,7 @@ void TrainWorkers::take_saved() {
   if (saved()) writer_.reset();  // what is written stays as it is
 }
 
-void TrainWorkers::write_part(const TrainPart& part) const {
+void TrainWorkers::write_part(const TrainSlice& part) const {
   if (!writer_) throw Error(ErrorCode::peer, "a part of a checkpoint, and none is written");
   writer_->write(part.name, {{part.first_row, part.end_row}, {part.first_column, part.end_column}},
                  std::as_bytes(std::span(part.bytes)));

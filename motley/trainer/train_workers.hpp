@@ -67,7 +67,7 @@ class TrainWorkers {
   template <class Answer>
   std::vector<Answer> await_all();
   void check_hanging() const;
-  void write_part(const TrainPart& part) const;
+  void write_part(const TrainSlice& part) const;
   void take_saved();
 
   std::vector<std::string> devices_;

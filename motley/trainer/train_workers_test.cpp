@@ -220,7 +220,7 @@ TEST_F(TrainWorkersTest, UnexpectedMessagesAreTheWorkersFault) {
     }
     return "";
   };
-  EXPECT_EQ(refused(encode_train(TrainPart{.name = "x", .bytes = {}})),
+  EXPECT_EQ(refused(encode_train(TrainSlice{.name = "x", .bytes = {}})),
             "box/1 (rank 0 of stage r0/s1): a part of a checkpoint, and none is written");
   EXPECT_EQ(refused(Listening{{}}), "box/1 (rank 0 of stage r0/s1): an unexpected message");
 }

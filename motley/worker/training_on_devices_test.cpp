@@ -137,7 +137,7 @@ class ApartTrainingTest : public ::testing::Test {
         MOTLEY_CHECK(done.activation_bytes > 0);
         trained.push_back(done.loss);
       }
-      for (const SavedPart& part : executor.saved_parts(TrainExecutor::Copies::all)) {
+      for (const SavedSlice& part : executor.saved_parts(TrainExecutor::Copies::all)) {
         const at::Tensor values = part.values.to(at::kDouble).flatten();
         trained.insert(trained.end(), values.const_data_ptr<double>(),
                        values.const_data_ptr<double>() + values.numel());

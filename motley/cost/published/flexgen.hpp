@@ -5,7 +5,6 @@
 // A block of batch x batches sequences goes through the layers together. All figures are affine in the nine shares.
 #pragma once
 
-
 #include "motley/cost/form/form.hpp"
 #include "motley/model/offload.hpp"
 

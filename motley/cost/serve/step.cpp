@@ -6,7 +6,7 @@
 #include <cmath>
 
 #include "motley/cluster/names.hpp"
-#include "motley/model/crossing.hpp"
+#include "motley/model/crossing_types.hpp"
 
 namespace motley {
 namespace {

@@ -6,7 +6,7 @@
 
 #include "motley/cost/form/cases_test.hpp"
 #include "motley/cost/serve/serve_forms.hpp"
-#include "motley/model/crossing.hpp"
+#include "motley/model/crossing_types.hpp"
 #include "motley/model/unlike_layers_test.hpp"
 #include "motley/plan/example_test.hpp"
 

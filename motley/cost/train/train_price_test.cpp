@@ -155,8 +155,8 @@ TEST(GradientPieces, AreThePartsOfEveryTensor) {
   ASSERT_TRUE(verify(plan).empty());
   const auto pieces = gradient_pieces(layout_of(plan), 0);
   std::map<std::string, std::size_t> seen;  // parts, by tensor
-  for (const GradientPart& part : gradient_parts(plan)) {
-    if (part.tensor.cut == Cut::replicated || part.tensor.name.find("layers.0.") == std::string::npos) continue;
+  for (const GradientSlice& part : gradient_slices(plan)) {
+    if (part.tensor.cut == TensorCut::replicated || part.tensor.name.find("layers.0.") == std::string::npos) continue;
     std::vector<int> members;
     for (const GradientHolder& holder : part.holders) members.push_back(plan.cluster.find_device(holder.device));
     const std::size_t number = seen[part.tensor.name]++;

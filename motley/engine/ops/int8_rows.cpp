@@ -12,7 +12,7 @@
 
 #include "motley/base/error.hpp"
 #include "motley/checkpoint/quant_blocks.hpp"
-#include "motley/model/crossing.hpp"
+#include "motley/model/crossing_types.hpp"
 
 namespace motley {
 namespace {

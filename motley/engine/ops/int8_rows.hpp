@@ -1,4 +1,5 @@
-// Activations as int8, row by row (Int8Row in motley/model/crossing.hpp). A row's bytes depend on its own values alone.
+// Activations as int8, row by row (Int8Row in motley/model/crossing_types.hpp). A row's bytes depend on its own values
+// alone.
 //
 // A row is [place, bf16] of the exceptions, by ascending place; an fp16 scale per block; a byte per value. An exception
 // counts as 0 in its block. A block's scale is its largest magnitude / 127, rounded up, so that no value is off by more

@@ -11,7 +11,7 @@
 #include <vector>
 
 #include "motley/base/error.hpp"
-#include "motley/model/crossing.hpp"
+#include "motley/model/crossing_types.hpp"
 
 namespace motley {
 namespace {

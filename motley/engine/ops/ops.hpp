@@ -17,7 +17,7 @@
 #include <vector>
 
 #include "motley/engine/ops/kv_cache.hpp"
-#include "motley/engine/ops/rotary.hpp"
+#include "motley/engine/ops/rotary_frequencies.hpp"
 #include "motley/engine/ops/weight_matrix.hpp"
 #include "motley/model/model.hpp"
 

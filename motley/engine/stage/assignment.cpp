@@ -4,7 +4,7 @@
 
 #include <algorithm>
 
-#include "motley/model/crossing.hpp"
+#include "motley/model/crossing_types.hpp"
 
 namespace motley {
 namespace {

@@ -40,7 +40,7 @@ std::int64_t bytes_of_blocks(LayerCache& cache, std::int64_t blocks) {
   return bytes;
 }
 
-void send(StageModel::KeptLayer* kept, const Tensor& blocks, int to, std::uint64_t epoch, WorkerGroup& workers) {
+void send(StageModel::RetainedLayer* kept, const Tensor& blocks, int to, std::uint64_t epoch, WorkerGroup& workers) {
   LayerHead head{epoch, 0};
   if (kept != nullptr && kept->epoch < epoch && kept->cache.keys.size(0) > blocks.max().item<std::int64_t>())
     head = {kept->epoch, bytes_of_blocks(kept->cache, blocks.size(0))};
@@ -51,7 +51,7 @@ void send(StageModel::KeptLayer* kept, const Tensor& blocks, int to, std::uint64
   }
 }
 
-void receive(StageModel::KeptLayer& kept, const CacheMove& move, const Tensor& blocks, WorkerGroup& workers) {
+void receive(StageModel::RetainedLayer& kept, const CacheMove& move, const Tensor& blocks, WorkerGroup& workers) {
   LayerHead head;
   workers.receive(std::as_writable_bytes(std::span(&head, 1)), move.from);
   if (head.bytes == 0) return;
@@ -83,7 +83,7 @@ void hand_over(const CacheHandover& handover, int rank, std::uint64_t epoch, Wor
     if (move.from < 0 || move.from >= workers.size() || move.to < 0 || move.to >= workers.size() ||
         move.from == move.to)
       refuse(fmt::format("from worker {} to worker {} of {}", move.from, move.to, workers.size()));
-    StageModel::KeptLayer* kept = model.kept_layer(move.layer);
+    StageModel::RetainedLayer* kept = model.retained_layer(move.layer);
     if (move.from == rank) send(kept, blocks, move.to, epoch, workers);
     if (move.to != rank) continue;
     if (kept == nullptr) refuse(fmt::format("layer {} is not this worker's", move.layer));

@@ -3,7 +3,7 @@
 #include "motley/engine/device/host_memory.hpp"
 #include "motley/engine/device/scalar_type.hpp"
 #include "motley/engine/ops/int8_rows.hpp"
-#include "motley/model/crossing.hpp"
+#include "motley/model/crossing_types.hpp"
 
 namespace motley {
 namespace {

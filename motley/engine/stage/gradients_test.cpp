@@ -418,7 +418,7 @@ WholeTensors add_up(const TrainPlan& plan, at::ScalarType type) {
     sums.emplace(name, at::zeros_like(tensor));
     times.emplace(name, at::zeros_like(tensor));
   }
-  for (const GradientPart& part : gradient_parts(plan)) {
+  for (const GradientSlice& part : gradient_slices(plan)) {
     at::Tensor sum;
     std::map<std::string, std::size_t> before;  // holders of the same device
     for (const GradientHolder& holder : part.holders) {

@@ -24,9 +24,9 @@ using at::Tensor;
 struct HeldCache {
   Span kv_heads;
   DType type = DType::fp32;
-  StageModel::KeptLayer kept;
+  StageModel::RetainedLayer kept;
 };
-using HeldCaches = std::map<std::int64_t, HeldCache>;  // by layer of the model
+using RetainedCaches = std::map<std::int64_t, HeldCache>;  // by layer of the model
 
 // The part of a step that passes a block at once: its rows are numbered from its own first one.
 struct MicroBatch {
@@ -84,7 +84,7 @@ struct StageModel::Impl {
   const Ops& ops;
   Collectives collectives;
   StageWeights weights;
-  HeldCaches caches, parting;
+  RetainedCaches caches, parting;
   std::unique_ptr<StreamedCaches> streamed_caches;  // of layers whose keys and values are on a disk
   std::uint64_t streamed_since = 0;                 // the epoch from which these count
   std::map<std::string, Tensor> buffers;
@@ -97,7 +97,7 @@ struct StageModel::Impl {
   CacheShape cache_shape() const {
     return {block_count(), shard.kv_heads.size(), spec.arch.head_dim, spec.limits.block_tokens};
   }
-  void keep_caches(HeldCaches held, const std::set<std::int64_t>& to_part);
+  void keep_caches(RetainedCaches held, const std::set<std::int64_t>& to_part);
   Tier kv_tier(std::int64_t layer) const {
     return spec.offload ? spec.offload->kv.at(static_cast<std::size_t>(layer - spec.layers.first)) : Tier::device;
   }
@@ -150,7 +150,7 @@ StageModel::Impl::Impl(const StageSpec& stage, WorkerGroup* group, const Compute
 }
 
 // One by one, so that no more than one layer is there twice.
-void StageModel::Impl::keep_caches(HeldCaches held, const std::set<std::int64_t>& to_part) {
+void StageModel::Impl::keep_caches(RetainedCaches held, const std::set<std::int64_t>& to_part) {
   const auto stays = [&](std::int64_t layer, const HeldCache& cache) {
     return layer >= spec.layers.first && layer < spec.layers.end && cache.kv_heads == shard.kv_heads &&
            cache.type == spec.kv_type && cache.kept.cache.block_tokens() == spec.limits.block_tokens;
@@ -320,10 +320,10 @@ StageModel::StageModel(const StageSpec& spec, const std::filesystem::path& model
                        const std::set<std::int64_t>& parting) {
   const c10::InferenceMode guard;
   impl_ = std::make_unique<Impl>(spec, group, device);
-  HeldTensors tensors;
+  RetainedTensors tensors;
   if (earlier) {
     tensors = std::move(earlier->impl_->weights.held);
-    HeldCaches caches = std::move(earlier->impl_->caches);
+    RetainedCaches caches = std::move(earlier->impl_->caches);
     earlier.reset();
     impl_->keep_caches(std::move(caches), parting);
   }
@@ -500,8 +500,8 @@ std::uint64_t StageModel::cache_epoch() const {
   return newest;
 }
 
-StageModel::KeptLayer* StageModel::kept_layer(std::int64_t layer) {
-  for (HeldCaches* held : {&impl_->caches, &impl_->parting})
+StageModel::RetainedLayer* StageModel::retained_layer(std::int64_t layer) {
+  for (RetainedCaches* held : {&impl_->caches, &impl_->parting})
     if (const auto found = held->find(layer); found != held->end()) return &found->second.kept;
   return nullptr;
 }

@@ -78,11 +78,11 @@ class StageModel {
   // Since when the keys and values of all its layers have been kept.
   std::uint64_t cache_epoch() const;
   // Those of a layer of its own, or of one that it is to hand over; nullptr where it has none.
-  struct KeptLayer {
+  struct RetainedLayer {
     std::uint64_t epoch = 1;  // since when
     LayerCache cache;
   };
-  KeptLayer* kept_layer(std::int64_t layer);
+  RetainedLayer* retained_layer(std::int64_t layer);
   void let_parting_go();
 
  private:

@@ -72,7 +72,7 @@ TEST_F(GgufWeightsTest, RanksShareBlocks) {
     const Checkpoint file(file_of(asked), gguf_naming);
     const std::vector<Shard> shards = make_shards(arch, 3, {0.5, 0.2, 0.3});
     for (const TensorSpec& tensor : block_tensors(arch, 2)) {
-      if (tensor.cut != Cut::heads_in && tensor.cut != Cut::ffn_in) continue;
+      if (tensor.cut != TensorCut::heads_in && tensor.cut != TensorCut::ffn_in) continue;
       const DType type = fitting(asked, tensor.shape[1]);
       at::manual_seed(1);
       const at::Tensor input = at::randn({3, tensor.shape[1]});

@@ -31,7 +31,7 @@ class ResidentBlocks final : public BlockStore {
 }  // namespace
 
 StageWeights load_weights(const StageSpec& spec, const std::filesystem::path& model, const ComputeDevice& device,
-                          std::function<void(double)> progress, HeldTensors held) {
+                          std::function<void(double)> progress, RetainedTensors held) {
   const c10::InferenceMode guard;
   WeightLoader loader(spec, model, device, std::move(progress), &held);
   StageWeights weights;

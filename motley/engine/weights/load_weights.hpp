@@ -7,6 +7,6 @@ namespace motley {
 
 // All weights of a rank: each block where the spec homes it.
 StageWeights load_weights(const StageSpec& spec, const std::filesystem::path& model, const ComputeDevice& device,
-                          std::function<void(double)> progress = {}, HeldTensors held = {});
+                          std::function<void(double)> progress = {}, RetainedTensors held = {});
 
 }  // namespace motley

@@ -35,7 +35,7 @@ std::vector<TensorSpec> standby_tensors(const StageSpec& spec) {
 }
 
 WeightLoader::WeightLoader(const StageSpec& spec, const std::filesystem::path& model, const ComputeDevice& device,
-                           std::function<void(double)> progress, HeldTensors* held)
+                           std::function<void(double)> progress, RetainedTensors* held)
     : spec_(spec),
       shard_(
           make_shards(spec.arch, spec.degree, spec.shares, spec.weight_type).at(static_cast<std::size_t>(spec.rank))),
@@ -49,7 +49,7 @@ WeightLoader::WeightLoader(const StageSpec& spec, const std::filesystem::path& m
 }
 
 void WeightLoader::keep_needed() const {
-  HeldTensors needed;
+  RetainedTensors needed;
   const auto keep = [&](const std::vector<TensorSpec>& tensors) {
     for (const TensorSpec& tensor : tensors) {
       const auto found = held_->find(tensor.name);

@@ -30,12 +30,12 @@ struct HeldTensor {
   Slice slice;
   WeightMatrix matrix;
 };
-using HeldTensors = std::map<std::string, HeldTensor>;
+using RetainedTensors = std::map<std::string, HeldTensor>;
 
 struct StageWeights {
   std::unique_ptr<BlockStore> blocks;
   EndWeights ends;
-  HeldTensors held = {};          // all of them once more, without copies: for another part of the model
+  RetainedTensors held = {};      // all of them once more, without copies: for another part of the model
   std::int64_t loaded_bytes = 0;  // of them: read, not held before
 };
 
@@ -49,7 +49,7 @@ std::vector<TensorSpec> standby_tensors(const StageSpec& spec);
 class WeightLoader {
  public:
   WeightLoader(const StageSpec& spec, const std::filesystem::path& model, const ComputeDevice& device,
-               std::function<void(double)> progress = {}, HeldTensors* held = nullptr);
+               std::function<void(double)> progress = {}, RetainedTensors* held = nullptr);
   BlockWeights block(std::int64_t layer);
   // Its tensors by role, and no longer in `held`: for who copies them elsewhere.
   std::map<std::string, WeightMatrix> take_block(std::int64_t layer);
@@ -76,7 +76,7 @@ class WeightLoader {
   std::int64_t expected_bytes_ = 0;
   std::int64_t bytes_ = 0;
   std::int64_t loaded_bytes_ = 0;
-  HeldTensors* held_;
+  RetainedTensors* held_;
 };
 
 }  // namespace motley

@@ -16,7 +16,7 @@ using ReadTensorTest = SafetensorsTest;
 TEST_F(ReadTensorTest, ReadsSlicesAndConverts) {
   write(file_of(small_header, small_data));
   const Checkpoint checkpoint(folder);
-  const TensorSpec a{"a", "a", {2, 3}, Cut::replicated};
+  const TensorSpec a{"a", "a", {2, 3}, TensorCut::replicated};
   at::Tensor whole = at::empty({2, 3}, at::kFloat);
   read_tensor(checkpoint, a, {{0, 2}, {0, 3}}, whole);
   EXPECT_TRUE(whole.equal(at::arange(1, 7, at::kFloat).view({2, 3})));
@@ -27,7 +27,7 @@ TEST_F(ReadTensorTest, ReadsSlicesAndConverts) {
   read_tensor(checkpoint, a, {{0, 2}, {1, 3}}, columns);
   EXPECT_TRUE(columns.equal(at::tensor({2.f, 3.f, 5.f, 6.f}).view({2, 2})));
   at::Tensor vector = at::empty({2}, at::kFloat);
-  read_tensor(checkpoint, {"b", "b", {2}, Cut::replicated}, {{0, 2}, {0, 1}}, vector);
+  read_tensor(checkpoint, {"b", "b", {2}, TensorCut::replicated}, {{0, 2}, {0, 1}}, vector);
   EXPECT_TRUE(vector.equal(at::tensor({1.f, -2.f})));
 }
 
@@ -36,7 +36,7 @@ TEST_F(ReadTensorTest, ConvertsHalves) {
   write(file_of(R"({"h": {"dtype": "F16", "shape": [64], "data_offsets": [0, 128]}})",
                 {static_cast<const char*>(values.const_data_ptr()), 128}));
   at::Tensor out = at::empty({64}, at::kFloat);
-  read_tensor(Checkpoint(folder), {"h", "h", {64}, Cut::replicated}, {{0, 64}, {0, 1}}, out);
+  read_tensor(Checkpoint(folder), {"h", "h", {64}, TensorCut::replicated}, {{0, 64}, {0, 1}}, out);
   EXPECT_TRUE(out.equal(values.to(at::kFloat)));
 }
 
@@ -47,7 +47,7 @@ TEST_F(ReadTensorTest, RefusesAMissingTensorAndAnotherShape) {
   const Checkpoint checkpoint(folder);
   at::Tensor out = at::empty({4}, at::kFloat);
   const auto reading = [&](const std::string& name, std::vector<std::int64_t> shape) {
-    return refusal([&] { read_tensor(checkpoint, {"q", name, shape, Cut::replicated}, {{0, 2}, {0, 2}}, out); });
+    return refusal([&] { read_tensor(checkpoint, {"q", name, shape, TensorCut::replicated}, {{0, 2}, {0, 2}}, out); });
   };
   EXPECT_THAT(reading("model.layers.0.self_attn.q_proj.weight", {2, 2}),
               AllOf(HasSubstr("the model needs the tensor model.layers.0.self_attn.q_proj.weight 2x2"),
@@ -60,7 +60,7 @@ TEST_F(ReadTensorTest, RefusesTypesThatItCannotConvert) {
   write(file_of(R"({"i": {"dtype": "I64", "shape": [1], "data_offsets": [0, 8]}})", std::string(8, '\0')));
   at::Tensor out = at::empty({1}, at::kFloat);
   EXPECT_THAT(refusal([&] {
-                read_tensor(Checkpoint(folder), {"i", "i", {1}, Cut::replicated}, {{0, 1}, {0, 1}}, out);
+                read_tensor(Checkpoint(folder), {"i", "i", {1}, TensorCut::replicated}, {{0, 1}, {0, 1}}, out);
               }),
               HasSubstr("i is of type I64"));
 }

@@ -10,7 +10,7 @@
 #include "motley/base/error.hpp"
 #include "motley/cost/serve/serve_cost.hpp"
 #include "motley/cost/serve/serve_forms.hpp"
-#include "motley/model/crossing.hpp"
+#include "motley/model/crossing_types.hpp"
 #include "motley/planner/serve/choose_types.hpp"
 #include "motley/planner/serve/grouping/bound.hpp"
 #include "motley/planner/serve/grouping/grouping.hpp"

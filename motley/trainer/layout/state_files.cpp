@@ -99,14 +99,14 @@ std::vector<StateRows> state_rows(const TrainPlan& plan, const std::string& devi
   return rows;
 }
 
-std::vector<StatePart> state_parts(const TrainPlan& plan) {
+std::vector<StateSlice> state_slices(const TrainPlan& plan) {
   TrainPlan divided = plan;
   for (TrainReplica& replica : divided.replicas)
     for (TrainStage& stage : replica.stages)
       for (LayerStrategy& strategy : stage.strategies)
         if (strategy.shard == Sharding::zero1) strategy.shard = Sharding::zero2;
-  std::vector<StatePart> parts;
-  for (GradientPart& part : gradient_parts(divided))
+  std::vector<StateSlice> parts;
+  for (GradientSlice& part : gradient_slices(divided))
     parts.push_back({std::move(part.tensor), part.slice, part.holders.front().device});
   return parts;
 }

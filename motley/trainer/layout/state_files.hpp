@@ -52,12 +52,12 @@ struct StateRows {
 std::vector<StateRows> state_rows(const TrainPlan& plan, const std::string& device, bool with_states);
 
 // Every element of every tensor once, with a device that has its states: who writes it, and counts it in a norm. Parts
-// are those of gradient_parts(), cut where states are sharded, too.
-struct StatePart {
+// are those of gradient_slices(), cut where states are sharded, too.
+struct StateSlice {
   TensorSpec tensor;
   Slice slice;
   std::string device;
 };
-std::vector<StatePart> state_parts(const TrainPlan& plan);
+std::vector<StateSlice> state_slices(const TrainPlan& plan);
 
 }  // namespace motley

@@ -1,7 +1,7 @@
 // What a driver that trains and its workers say to each other, each in a JobMessage.
 //
 // The driver sends TrainLaunch; the worker answers Progress and TrainReady. Then come steps, each answered by
-// TrainStepDone, and TrainSave, answered by TrainParts where they are asked for, and TrainSaved.
+// TrainStepDone, and TrainSave, answered by TrainSlices where they are asked for, and TrainSaved.
 #pragma once
 
 #include <cstdint>
@@ -76,16 +76,16 @@ struct TrainStepDone {
 struct TrainSave {
   // beside_steps: a copy is taken, and written meanwhile
   enum class When : std::uint8_t { now, beside_steps, last = beside_steps };
-  std::string folder;  // empty: the driver writes what it is sent in TrainParts
+  std::string folder;  // empty: the driver writes what it is sent in TrainSlices
   When when = When::now;
   bool operator==(const TrainSave&) const = default;
 };
 // Rows and columns of a tensor of the state.
-struct TrainPart {
+struct TrainSlice {
   std::string name;  // state_name() (trainer/layout/state_files.hpp)
   std::int64_t first_row = 0, end_row = 0, first_column = 0, end_column = 0;
   BoundedText<max_part_bytes> bytes;  // row by row
-  bool operator==(const TrainPart&) const = default;
+  bool operator==(const TrainSlice&) const = default;
 };
 
 struct TrainSaved {
@@ -93,7 +93,7 @@ struct TrainSaved {
   bool operator==(const TrainSaved&) const = default;
 };
 
-using TrainMessage = std::variant<TrainLaunch, TrainReady, TrainStep, TrainStepDone, TrainSave, TrainPart, TrainSaved>;
+using TrainMessage = std::variant<TrainLaunch, TrainReady, TrainStep, TrainStepDone, TrainSave, TrainSlice, TrainSaved>;
 
 // As encode() and decode(). Only a JobMessage is one of these.
 JobMessage encode_train(const TrainMessage& message);

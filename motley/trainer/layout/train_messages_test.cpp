@@ -79,7 +79,7 @@ TEST(TrainMessages, LengthsAreNotBelieved) {
 }
 
 TEST(TrainMessages, TheLargestPartFits) {
-  TrainPart part{.name = "embedding", .end_row = 1, .bytes = std::string(max_part_bytes, 'x')};
+  TrainSlice part{.name = "embedding", .end_row = 1, .bytes = std::string(max_part_bytes, 'x')};
   EXPECT_EQ(decode_train(decode(encode(encode_train(part)))), TrainMessage(part));
   part.bytes += 'x';
   try {

@@ -187,12 +187,12 @@ std::vector<GradientBucket> gradient_buckets(const TrainPlan& plan, std::int64_t
     for (const TensorSpec& tensor : unit.tensors) layers.try_emplace(tensor.name, unit.layer);
 
   const std::map<std::string, int> numbers = worker_numbers(plan);
-  std::vector<GradientPart> parts = gradient_parts(plan);
+  std::vector<GradientSlice> parts = gradient_slices(plan);
   std::ranges::stable_sort(parts, std::greater(),
-                           [&](const GradientPart& part) { return layers.at(part.tensor.name); });
+                           [&](const GradientSlice& part) { return layers.at(part.tensor.name); });
   std::vector<GradientBucket> buckets;
   std::map<std::vector<int>, std::size_t> open;  // the bucket that still takes parts, by workers
-  for (GradientPart& part : parts) {
+  for (GradientSlice& part : parts) {
     std::set<int> workers;
     for (const GradientHolder& holder : part.holders) workers.insert(numbers.at(holder.device));
     const std::vector<int> key(workers.begin(), workers.end());

@@ -90,7 +90,7 @@ std::vector<std::pair<int, int>> crossing_pairs(const TrainPlan& plan);
 // Parts that the same workers hold; together at most this many bytes, but for a part that is larger by itself.
 struct GradientBucket {
   std::vector<int> workers;  // ascending; one alone has nothing to exchange
-  std::vector<GradientPart> parts;
+  std::vector<GradientSlice> parts;
   std::int64_t elements = 0;
   std::int64_t layer = 0;  // once this layer's backward passes are done, all of it is there; -1: the embedding's
 };

@@ -189,7 +189,7 @@ TEST(TrainLayout, SharesOfTheBatchAreWholeSequences) {
 TEST(GradientBuckets, HoldEveryPartOnceInTheOrderOfBackwardPasses) {
   EXPECT_TRUE(rc::check([] {
     const TrainPlan plan = random_plan();
-    const auto parts = gradient_parts(plan);
+    const auto parts = gradient_slices(plan);
     const std::int64_t most = *rc::gen::inRange<std::int64_t>(1, 100000);
     std::size_t count = 0;
     std::int64_t elements = 0, before = plan.model.arch.layers;
@@ -209,11 +209,11 @@ TEST(GradientBuckets, HoldEveryPartOnceInTheOrderOfBackwardPasses) {
 }
 
 // Who writes a checkpoint: every element of every tensor once.
-TEST(StateParts, CoverEveryTensorOnce) {
+TEST(StateSlices, CoverEveryTensorOnce) {
   EXPECT_TRUE(rc::check([] {
     const TrainPlan plan = random_plan();
     std::map<std::string, std::int64_t> elements;
-    for (const StatePart& part : state_parts(plan)) elements[part.tensor.name] += part.slice.elements();
+    for (const StateSlice& part : state_slices(plan)) elements[part.tensor.name] += part.slice.elements();
     for (const TensorSpec& tensor : part_tensors(plan.model.arch, whole_model(plan.model.arch)))
       RC_ASSERT(elements[tensor.name] == tensor.elements());
   }));

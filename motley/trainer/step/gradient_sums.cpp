@@ -28,7 +28,7 @@ GradientSums::GradientSums(const TrainPlan& plan, int worker, const TrainTensors
                .own = {}};
     bool sums = own.group != nullptr;
     std::int64_t first = 0;
-    for (const GradientPart& part : bucket.parts) {
+    for (const GradientSlice& part : bucket.parts) {
       const std::vector<TrainTensor*> holders = tensors.holders(part.tensor.name, part.slice);
       std::size_t held = 0;
       for (const GradientHolder& holder : part.holders) {

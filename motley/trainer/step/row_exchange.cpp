@@ -12,11 +12,11 @@
 namespace motley {
 
 // What is to be sent to one worker, in order. Its thread ends when the group does, or with the last message.
-class Outbox {
+class RowSendQueue {
  public:
-  Outbox(WorkerGroup& group, const ComputeDevice& device)
+  RowSendQueue(WorkerGroup& group, const ComputeDevice& device)
       : group_(group), device_(device), thread_([this] { run(); }) {}
-  ~Outbox() {
+  ~RowSendQueue() {
     {
       const std::lock_guard lock(mutex_);
       closed_ = true;
@@ -79,7 +79,7 @@ void RowExchange::send(const std::vector<RowRegion>& regions, const at::Tensor& 
         continue;
       }
       auto& outbox = outboxes_[part.to];
-      if (!outbox) outbox = std::make_unique<Outbox>(connections_.rows(worker_, part.to), device_);
+      if (!outbox) outbox = std::make_unique<RowSendQueue>(connections_.rows(worker_, part.to), device_);
       outbox->push(sent);
     }
 }

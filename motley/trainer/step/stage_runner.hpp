@@ -15,7 +15,7 @@
 #include <vector>
 
 #include "motley/base/clock.hpp"
-#include "motley/engine/ops/rotary.hpp"
+#include "motley/engine/ops/rotary_frequencies.hpp"
 #include "motley/trainer/step/late_gradients.hpp"
 #include "motley/trainer/step/row_exchange.hpp"
 #include "motley/trainer/step/train_ops.hpp"

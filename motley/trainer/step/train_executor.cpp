@@ -46,7 +46,7 @@ TrainExecutor::TrainExecutor(TrainPlan plan, const TrainLaunch& launch, const Ca
       sums_(plan_, worker_, tensors_, connections_, activity, compute_),
       all_(connections_.group(GroupKind::all, all_workers(plan_))),
       updates_(launch.updates) {
-  for (StatePart& part : state_parts(plan_)) {
+  for (StateSlice& part : state_slices(plan_)) {
     if (part.device != device_) continue;
     const auto& all = tensors_.all();
     const auto found = std::ranges::find_if(all, [&](const auto& tensor) {
@@ -145,7 +145,7 @@ TrainExecutor::Figures TrainExecutor::sum_figures(bool with_gradients) {
   const at::NoGradGuard values_alone;
   std::array<double, 2> figures = {runner_.loss(), 0};
   if (with_gradients)
-    for (const OwnPart& own : own_parts_) {
+    for (const OwnSlice& own : own_parts_) {
       const at::Tensor part = part_of(own.tensor->gradient, own.tensor->gradient_slice, own.part.slice);
       const double norm = at::linalg_vector_norm(part, 2, std::nullopt, false, at::kDouble).item<double>();
       figures[1] += norm * norm;
@@ -186,15 +186,15 @@ void TrainExecutor::update(double learning_rate, double divisor) {
                      compute_, buffer_);
 }
 
-std::vector<SavedPart> TrainExecutor::saved_parts(Copies copies) const {
+std::vector<SavedSlice> TrainExecutor::saved_parts(Copies copies) const {
   const at::NoGradGuard values_alone;
-  std::vector<SavedPart> parts;
+  std::vector<SavedSlice> parts;
   const auto copy_of = [](const at::Tensor& part) {
     const at::Tensor copy = at::empty(part.sizes(), part.scalar_type());
     advise_large_pages(copy);
     return copy.copy_(part);
   };
-  for (const OwnPart& own : own_parts_)
+  for (const OwnSlice& own : own_parts_)
     for (const StateKind kind : state_kinds(training_)) {
       const at::Tensor part = part_of(own.tensor->state(kind), own.tensor->state_slice, own.part.slice);
       parts.push_back({state_name(own.part.tensor.name, kind), own.part.slice,
@@ -203,10 +203,10 @@ std::vector<SavedPart> TrainExecutor::saved_parts(Copies copies) const {
   return parts;
 }
 
-void write_parts(const std::filesystem::path& folder, const StateFiles& files, const std::vector<SavedPart>& parts,
+void write_parts(const std::filesystem::path& folder, const StateFiles& files, const std::vector<SavedSlice>& parts,
                  WritingPace pace) {
   const StateWriter writer(folder, files);
-  for (const SavedPart& part : parts)
+  for (const SavedSlice& part : parts)
     for_each_block(part.slice, bytes_of(part.values), written_at_once_bytes, [&](const Slice& slice, auto bytes) {
       const Instant start = Clock::now();
       writer.write(part.name, slice, bytes);

@@ -16,7 +16,7 @@
 namespace motley {
 
 // A part of one of the tensors of a checkpoint.
-struct SavedPart {
+struct SavedSlice {
   std::string name;  // state_name()
   Slice slice;
   at::Tensor values;  // contiguous, of the host
@@ -24,7 +24,7 @@ struct SavedPart {
 // Into files that are there (checkpoint_folder.hpp); returns when the disk has them. During steps it takes no more than
 // half of a processor, so that steps keep theirs where a quota leaves little more than one.
 enum class WritingPace { full, half_a_processor };
-void write_parts(const std::filesystem::path& folder, const StateFiles& files, const std::vector<SavedPart>& parts,
+void write_parts(const std::filesystem::path& folder, const StateFiles& files, const std::vector<SavedSlice>& parts,
                  WritingPace pace);
 
 class TrainExecutor {
@@ -39,7 +39,7 @@ class TrainExecutor {
   TrainStepDone execute(const TrainStep& step);
   // The parts of the state that are this worker's to write: copies, or valid until the next step.
   enum class Copies { none, all };
-  std::vector<SavedPart> saved_parts(Copies copies) const;
+  std::vector<SavedSlice> saved_parts(Copies copies) const;
 
  private:
   struct Figures {
@@ -64,11 +64,11 @@ class TrainExecutor {
   GradientSums sums_;
   WorkerGroup* all_;
   at::Tensor buffer_;  // of the host
-  struct OwnPart {
-    StatePart part;
+  struct OwnSlice {
+    StateSlice part;
     const TrainTensor* tensor;
   };
-  std::vector<OwnPart> own_parts_;
+  std::vector<OwnSlice> own_parts_;
   std::int64_t updates_ = 0;
 };
 

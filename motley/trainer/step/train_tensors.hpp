@@ -89,7 +89,7 @@ class TrainTensors {
 // The part `slice` of a tensor that is `of`; both as slices of the same whole.
 at::Tensor part_of(const at::Tensor& tensor, const Slice& of, const Slice& slice);
 bool contains(const Slice& whole, const Slice& part);
-// A data-parallel rank's part, as gradient_parts() cuts it.
+// A data-parallel rank's part, as gradient_slices() cuts it.
 Slice data_part(const TensorSpec& spec, const Slice& slice, std::int64_t rank, std::int64_t ranks);
 
 }  // namespace motley

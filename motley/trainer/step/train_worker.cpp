@@ -21,16 +21,16 @@ Error not_now() {
 }
 
 // To a driver that writes them, in blocks of rows.
-void send_parts(ControlConnection& control, const std::vector<SavedPart>& parts) {
-  for (const SavedPart& part : parts)
+void send_parts(ControlConnection& control, const std::vector<SavedSlice>& parts) {
+  for (const SavedSlice& part : parts)
     for_each_block(part.slice, bytes_of(part.values), sent_at_once_bytes, [&](const Slice& slice, auto bytes) {
       control.send(
-          encode_train(TrainPart{.name = part.name,
-                                 .first_row = slice.rows.first,
-                                 .end_row = slice.rows.end,
-                                 .first_column = slice.columns.first,
-                                 .end_column = slice.columns.end,
-                                 .bytes = std::string(reinterpret_cast<const char*>(bytes.data()), bytes.size())}));
+          encode_train(TrainSlice{.name = part.name,
+                                  .first_row = slice.rows.first,
+                                  .end_row = slice.rows.end,
+                                  .first_column = slice.columns.first,
+                                  .end_column = slice.columns.end,
+                                  .bytes = std::string(reinterpret_cast<const char*>(bytes.data()), bytes.size())}));
     });
 }
 

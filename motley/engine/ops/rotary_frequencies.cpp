@@ -1,4 +1,4 @@
-#include "motley/engine/ops/rotary.hpp"
+#include "motley/engine/ops/rotary_frequencies.hpp"
 
 #include <algorithm>
 #include <cmath>

@@ -1,4 +1,4 @@
-#include "motley/model/crossing.hpp"
+#include "motley/model/crossing_types.hpp"
 
 #include <fmt/format.h>
 
