@@ -7,7 +7,7 @@ import shutil
 import subprocess
 from pathlib import Path
 
-from pages import ROOT
+ROOT = Path(__file__).resolve().parents[2]
 
 BUILD = Path(os.environ.get("MOTLEY_BUILD", ROOT / "build/release"))
 FAMILIES = "motley/model/families"
