@@ -83,9 +83,9 @@ MeasuredStage::Parts parts_from(const Vector& x) { return {x[0], x[1], x[2]}; }
 
 MeasuredStage::Parts parts_of(const StageTime& believed) {
   if (believed.measured_tokens_per_s > 0) return {};
-  const double reduce_s = std::min(believed.ring.latency_s, believed.direct.latency_s);
-  return {believed.fixed_s + believed.all_reduces * reduce_s + believed.gather.latency_s +
-          believed.gather_logits.latency_s};
+  double reduce_s = 0;
+  for (const AllReduces& each : believed.all_reduces) reduce_s += each.seconds(0);
+  return {believed.fixed_s + reduce_s + believed.gather.latency_s + believed.gather_logits.latency_s};
 }
 
 StageTime with_parts(const StageTime& believed, const MeasuredStage::Parts& parts) {
@@ -98,17 +98,18 @@ StageTime with_parts(const StageTime& believed, const MeasuredStage::Parts& part
   if (believed.measured_tokens_per_s > 0) {
     time.ranks = {{.token_s = parts.tokens / believed.measured_tokens_per_s}};
     time.measured_tokens_per_s = 0;
-    time.all_reduces = 0;
+    time.all_reduces.clear();
     time.gather = time.gather_logits = {};
     return time;
   }
   for (StageTime::Rank& rank : time.ranks) {
-    rank.weights_s *= parts.weights;
-    rank.head_s *= parts.weights;
+    for (double* seconds : {&rank.weights_s, &rank.experts_s, &rank.head_s}) *seconds *= parts.weights;
     for (double* seconds : {&rank.token_s, &rank.cached_s, &rank.attended_s, &rank.logit_s}) *seconds *= parts.tokens;
   }
-  for (MessageTime* message : {&time.ring, &time.direct, &time.gather, &time.gather_logits})
-    *message = {0, message->token_s * parts.tokens};
+  const auto without_latency = [&](MessageTime& message) { message = {0, message.token_s * parts.tokens}; };
+  for (AllReduces& each : time.all_reduces)
+    for (MessageTime* message : {&each.ring, &each.direct}) without_latency(*message);
+  for (MessageTime* message : {&time.gather, &time.gather_logits}) without_latency(*message);
   return time;
 }
 

@@ -216,6 +216,14 @@ class MotleyForm final : public ServeForm {
       terms.push_back(leaf("all-reduce", all * step_.all_reduces_s(group, step),
                            fmt::format("2 per layer, {} over {} devices",
                                        human_bytes(step_.activation_bytes(group, step.tokens)), group.degree())));
+    double routing_s = 0, routers = 0;
+    for (std::size_t kind = 0; kind < layers.size(); ++kind)
+      if (const double seconds = step_.routing_s(group, kind, step); seconds > 0 && layers[kind] > 0) {
+        routing_s += layers[kind] * seconds;
+        routers += layers[kind];
+      }
+    if (routers > 0)
+      terms.push_back(leaf("routing", times * routing_s, fmt::format("1 all-reduce in each of {} layers", routers)));
     terms.push_back(leaf("layer overhead", all * step_.layer_overhead_s(group),
                          fmt::format("{} per layer", human_seconds(step_.layer_overhead_s(group)))));
     if (const double seconds = step_.receive_s(group, ends, step); seconds > 0)

@@ -42,6 +42,10 @@ double touched_share(const Experts& experts, const StepLoad& load) {
   return 1 - std::pow(1 - static_cast<double>(experts.active) / static_cast<double>(experts.count), draws);
 }
 
+double routing_bytes(const TensorGroup& group, std::size_t kind, double tokens) {
+  return 4 * tokens * static_cast<double>(group.ranks.front().blocks[kind].experts.count);
+}
+
 double read_bytes(const BlockWork& block, const StepLoad& load) {
   return static_cast<double>(block.bytes) - (1 - touched_share(block.experts, load)) * block.expert_bytes;
 }
@@ -102,7 +106,8 @@ StepLoad StepCost::windowed(StepLoad load, double window_cached) const {
 }
 
 double StepCost::block_s(const TensorGroup& group, std::size_t kind, const StepLoad& load) const {
-  return block_time(group, kind, load).seconds() + (all_reduces_s(group, load) + layer_overhead_s(group));
+  return block_time(group, kind, load).seconds() +
+         (all_reduces_s(group, load) + routing_s(group, kind, load) + layer_overhead_s(group));
 }
 
 double StepCost::ends_s(const TensorGroup& group, StageEnds ends, const StepLoad& load) const {
@@ -124,6 +129,11 @@ BlockTime StepCost::block_time(const TensorGroup& group, std::size_t kind, const
 
 double StepCost::all_reduces_s(const TensorGroup& group, const StepLoad& load) const {
   return 2 * all_reduce_s(group, activation_bytes(group, load.tokens));
+}
+
+double StepCost::routing_s(const TensorGroup& group, std::size_t kind, const StepLoad& load) const {
+  const double bytes = routing_bytes(group, kind, load.tokens);
+  return bytes > 0 ? all_reduce_s(group, bytes) : 0;
 }
 
 // The first stage adds up the parts of its cut embedding; the others gather the stripes that arrive at their ranks.

@@ -76,6 +76,8 @@ class StepCost {
   // Their parts.
   BlockTime block_time(const TensorGroup& group, std::size_t kind, const StepLoad& load) const;  // of the slowest rank
   double all_reduces_s(const TensorGroup& group, const StepLoad& load) const;                    // both of a block
+  // All ranks take the experts that the first one's router chose: one all-reduce more. 0: it has none.
+  double routing_s(const TensorGroup& group, std::size_t kind, const StepLoad& load) const;
   double receive_s(const TensorGroup& group, StageEnds ends, const StepLoad& load) const;
   Roofline head_roofline(const TensorGroup& group, const StepLoad& load) const;
   double gather_logits_s(const TensorGroup& group, const StepLoad& load) const;
@@ -105,8 +107,10 @@ class StepCost {
 
 // What a rank reaches, of products and of attention.
 double read_bytes(const BlockWork& block, const StepLoad& load);  // of its weights, by a step
-double effective_bandwidth(const Rank& rank);                     // B/s
-double effective_flop_per_s(const Rank& rank);                    // FLOP/s
+// Of the logits of a kind's routers. 0: it has none.
+double routing_bytes(const TensorGroup& group, std::size_t kind, double tokens);
+double effective_bandwidth(const Rank& rank);   // B/s
+double effective_flop_per_s(const Rank& rank);  // FLOP/s
 double attention_bandwidth(const Rank& rank);
 double attention_flop_per_s(const Rank& rank);
 // Of one token in one block; 0 where the type's share of products contains it.

@@ -78,9 +78,10 @@ double StageTime::seconds(const StepLoad& load) const {
     head_s = std::max(head_s, head.seconds());
   }
   blocks_s += kind_s;
-  const double reduce_s = all_reduces > 0 ? std::min(ring.seconds(load.tokens), direct.seconds(load.tokens)) : 0;
-  return fixed_s + blocks_s + all_reduces * reduce_s + gather.seconds(load.tokens) + head_s +
-         heads * gather_logits.latency_s + load.logits * gather_logits.token_s;
+  double reduce_s = 0;
+  for (const AllReduces& each : all_reduces) reduce_s += each.seconds(load.tokens);
+  return fixed_s + blocks_s + reduce_s + gather.seconds(load.tokens) + head_s + heads * gather_logits.latency_s +
+         load.logits * gather_logits.token_s;
 }
 
 std::optional<double> StageTime::tokens_at_no_cost() const {
@@ -229,9 +230,14 @@ StageTime StepTimes::stage(const RouteChain& chain, std::size_t hop) const {
   const double n = group.degree();
   if (n < 2) return time;
   const double hidden_bytes = cost_.activation_bytes(group, 1);
-  time.all_reduces = 2 * sum_of_layers(layers) + (first ? 1 : 0);
-  time.ring = message(group.link, 2 * (n - 1), 2 * (n - 1) / n * hidden_bytes);
-  time.direct = message(group.link, 1, (n - 1) * hidden_bytes);
+  const auto add_all_reduces = [&](double count, double bytes) {
+    time.all_reduces.push_back(
+        {count, message(group.link, 2 * (n - 1), 2 * (n - 1) / n * bytes), message(group.link, 1, (n - 1) * bytes)});
+  };
+  add_all_reduces(2 * sum_of_layers(layers) + (first ? 1 : 0), hidden_bytes);
+  for (std::size_t kind = 0; kind < layers.size(); ++kind)
+    if (const double bytes = routing_bytes(group, kind, 1); bytes > 0 && layers[kind] > 0)
+      add_all_reduces(layers[kind], bytes);
   if (!first) time.gather = message(group.link, 1, (n - 1) / n * hidden_bytes);
   const double logits_bytes = static_cast<double>(plan_.model.arch.vocabulary) * logit_bytes;
   if (last) time.gather_logits = message(group.link, 1, (n - 1) / n * logits_bytes);

@@ -2,6 +2,7 @@
 // in that is the same for every step. The simulator takes its times from it, the scheduler the sizes of its steps.
 #pragma once
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <map>
@@ -25,6 +26,14 @@ struct MessageTime {
   bool operator==(const MessageTime&) const = default;
 };
 
+// All-reduces of one size, each in the way that takes less.
+struct AllReduces {
+  double count = 0;
+  MessageTime ring = {}, direct = {};
+  double seconds(double tokens) const { return count * std::min(ring.seconds(tokens), direct.seconds(tokens)); }
+  bool operator==(const AllReduces&) const = default;
+};
+
 // A step on one stage of a route.
 struct StageTime {
   // One for each kind of layer and of rank. Those of one kind of layer follow one another; of each the slowest counts.
@@ -41,9 +50,8 @@ struct StageTime {
     bool operator==(const Rank&) const = default;
   };
   std::vector<Rank> ranks = {};
-  double fixed_s = 0;  // overheads of layers and of the step
-  double all_reduces = 0;
-  MessageTime ring = {}, direct = {};  // of an all-reduce, whichever takes less
+  double fixed_s = 0;                        // overheads of layers and of the step
+  std::vector<AllReduces> all_reduces = {};  // of hidden states, and of routers' logits
   MessageTime gather = {}, gather_logits = {};
   double measured_tokens_per_s = 0;           // beats all of the above; 0: not measured
   std::shared_ptr<const PassCost> pass = {};  // of a stage that offloads, in place of all but `fixed_s`

@@ -63,6 +63,9 @@ TEST(StageTime, IsASumOverTheKindsOfItsLayers) {
     }
     const StepLoad one{1, 500, 500, 1, 32, 32};
     EXPECT_GT(cost.block_s(group, 0, one), cost.block_s(group, 2, one)) << "a window is read";
+    EXPECT_EQ(cost.routing_s(group, 0, one), 0);
+    const double logits_bytes = 4.0 * static_cast<double>(plan.model.arch.kinds[1].experts.count);
+    EXPECT_EQ(cost.routing_s(group, 1, one), all_reduce_s(group, logits_bytes)) << "ranks agree on the experts";
     EXPECT_LT(cost.block_s(group, 0, one), cost.block_s(group, 1, {256, 500, 500, 1, 32, 32})) << "all experts are";
   }
   const ServePoint point{100, 20, 1, plan.step};

@@ -404,8 +404,9 @@ BlockPass TrainStepCost::block(const StageWork& work, const LayerStrategy& strat
     const double tokens = static_cast<double>(count * training_.sequence_length);
     auto [forward, backward] = slowest_rank(ranks, [&](std::size_t r) { return block_parts(ranks, r, kind, tokens); });
     BlockPass pass;
-    double tensor_s = 0;  // of one pass; measured ones have it
-    if (!measured_together(ranks, LayerPart::block)) tensor_s = step_.all_reduces_s(ranks, {.tokens = tokens});
+    double tensor_s = 0;                              // of one pass; measured ones have it
+    if (!measured_together(ranks, LayerPart::block))  // shares of experts go back as logits came
+      tensor_s = step_.all_reduces_s(ranks, {.tokens = tokens}) + step_.routing_s(ranks, kind, {.tokens = tokens});
     own.tensor_s = (strategy.recompute ? 3 : 2) * tensor_s;
     if (auto time = measured(ranks, count, LayerPart::block)) {
       time = scaled(*time, part_of_measured(ranks, kind));
