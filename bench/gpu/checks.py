@@ -660,7 +660,7 @@ def nccl(context, rows):
 
 ALL = [
     Check("probe", "read rate of the card's memory, and its bf16 matrix peak", 40, probe),
-    Check("parity", "every family, weight type and KV type: logits against the processor's", 150, parity),
+    Check("parity", "every family, mixtures among them, weight type and KV type: logits against the processor's", 150, parity),
     Check("pipeline", "two stages on the GPU, a GPU with a processor, two ranks on the GPU: logits", 100, pipeline),
     Check("serve", "`motley plan serve` and `motley chat` with the worker on the GPU: the processor's tokens", 60, serve),
     Check("8b", "decode and prefill of the 8 B shape against transformers, and shares of the probe's rates", 180, speed_8b),

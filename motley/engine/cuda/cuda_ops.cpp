@@ -181,11 +181,13 @@ void CudaOps::replay_or_run(std::int64_t key, const std::function<void()>& work)
   if (!records_ok_) return work();
   const auto found = records_.find(key);
   if (found == records_.end()) {  // it may allocate what a record must find there
+    kernels_alone_ = true;
     work();
     if (records_.size() >= most_records) forget_records();
-    records_[key] = {};
+    records_[key] = {kernels_alone_};
     return;
   }
+  if (!found->second.of_kernels) return work();
   if (found->second.graph == nullptr) {
     if (kernels_.graph_begin(device_.stream()) != 0) {
       records_ok_ = false;
@@ -229,7 +231,7 @@ bool CudaOps::takes(const WeightMatrix& weight, const Tensor& input) const {
   return input.size(0) <= (quantised ? kernels_.most_quantised_rows : kernels_.most_rows);
 }
 
-void CudaOps::multiply(cuda::ProductTask& task, const Tensor& input, const WeightMatrix& first) const {
+void CudaOps::take_input(cuda::ProductTask& task, const Tensor& input, const WeightMatrix& first) const {
   task.element = element_of(input);
   task.input = data(input);
   task.input_stride = input.stride(0);
@@ -237,6 +239,10 @@ void CudaOps::multiply(cuda::ProductTask& task, const Tensor& input, const Weigh
   for (int i = 0; i < task.matrices; ++i) MOTLEY_CHECK(task.matrix[i].inputs == input.size(1));
   if (is_quantised(first.type))
     task.scratch = scratch(product_scratch_, kernels_.product_scratch_bytes(task.rows, input.size(1)));
+}
+
+void CudaOps::multiply(cuda::ProductTask& task, const Tensor& input, const WeightMatrix& first) const {
+  take_input(task, input, first);
   check(kernels_.product(task, device_.stream()), "multiplying");
 }
 
@@ -334,6 +340,70 @@ void CudaOps::add_linear(Tensor& sum, Tensor& product, const Tensor& input, cons
       weight.values.scalar_type() != input.scalar_type())
     return Ops::add_linear(sum, product, input, linear_weights);
   sum.addmm_(input, weight.values.t());
+}
+
+// ---- experts ----
+
+void CudaOps::route(Tensor& ids, Tensor& shares, const Tensor& logits, std::int64_t active) const {
+  if (logits.scalar_type() != at::kFloat || active > cuda::most_active) {
+    kernels_alone_ = false;
+    return Ops::route(ids, shares, logits, active);
+  }
+  MOTLEY_CHECK(logits.is_contiguous() && ids.is_contiguous() && shares.is_contiguous());
+  check(kernels_.route({.logits = logits.const_data_ptr<float>(),
+                        .rows = logits.size(0),
+                        .experts = static_cast<std::int32_t>(logits.size(1)),
+                        .active = static_cast<std::int32_t>(active),
+                        .ids = ids.mutable_data_ptr<std::int64_t>(),
+                        .shares = shares.mutable_data_ptr<float>()},
+                       device_.stream()),
+        "choosing experts");
+}
+
+// Whether there are kernels for the products of these experts with the rows of a step, each by its own.
+bool CudaOps::takes(const ExpertWeights& experts, const Tensor& input, const Tensor& gates) const {
+  const auto alike_all = [](const std::vector<LinearWeights>& all, const WeightMatrix& weight) {
+    return std::ranges::all_of(
+        all, [&](const LinearWeights& one) { return alike(one.weight, weight) && !one.bias.defined(); });
+  };
+  const WeightMatrix &gate = experts.gate.front().weight, &down = experts.down.front().weight;
+  return std::ssize(experts.down) <= cuda::most_experts && alike_all(experts.gate, gate) &&
+         alike_all(experts.up, gate) && alike_all(experts.down, down) && takes(gate, input) &&
+         takes(down, gates.narrow(0, 0, input.size(0)));
+}
+
+void CudaOps::mix_experts(Activation kind, Tensor& out, Tensor& gates, Tensor& others, const Tensor& input,
+                          const Tensor& ids, const Tensor& shares, const ExpertWeights& experts) const {
+  if (!takes(experts, input, gates)) {
+    kernels_alone_ = false;  // the host reads the choice
+    return Ops::mix_experts(kind, out, gates, others, input, ids, shares, experts);
+  }
+  MOTLEY_CHECK(ids.is_contiguous() && shares.is_contiguous() && out.stride(1) == 1);
+  const auto multiply_chosen = [&](std::initializer_list<const std::vector<LinearWeights>*> matrices, cuda::Then then,
+                                   const Tensor& from, Tensor& to) {
+    cuda::ExpertsTask task{.product = {},
+                           .values = {},
+                           .experts = static_cast<std::int32_t>(experts.down.size()),
+                           .active = static_cast<std::int32_t>(ids.size(1)),
+                           .ids = ids.const_data_ptr<std::int64_t>(),
+                           .shares = shares.const_data_ptr<float>()};
+    cuda::ProductTask& product = task.product;
+    product.then = then;
+    product.activation = kind_of(kind);
+    product.out_element = element_of(to);
+    product.out[0] = mutable_data(to);
+    product.out_stride[0] = to.stride(0);
+    for (const std::vector<LinearWeights>* of_experts : matrices) {
+      const int i = product.matrices++;
+      product.matrix[i] = matrix_of(of_experts->front().weight);
+      std::ranges::transform(*of_experts, task.values[i],
+                             [](const LinearWeights& one) { return data(one.weight.values); });
+    }
+    take_input(product, from, (*matrices.begin())->front().weight);
+    check(kernels_.experts(task, device_.stream()), "multiplying by experts");
+  };
+  multiply_chosen({&experts.gate, &experts.up}, cuda::Then::gate, input, gates);
+  multiply_chosen({&experts.down}, cuda::Then::store, gates, out);
 }
 
 // ---- rows ----
@@ -494,8 +564,8 @@ void CudaOps::attend(Tensor& out, const Tensor& query, const Tensor& key, const 
                      const std::vector<SequenceRows>& sequences, const AttentionShape& shape) const {
   MOTLEY_CHECK(out.is_contiguous() && query.is_contiguous() && key.is_contiguous() && value.is_contiguous());
   MOTLEY_CHECK(query.size(0) == row_count_ && sequences.size() == table_starts_.size());
-  if (query.size(2) % head_multiple != 0 || query.size(2) > most_head_dim) {  // which allocates: not to be recorded
-    records_ok_ = false;
+  if (query.size(2) % head_multiple != 0 || query.size(2) > most_head_dim) {
+    kernels_alone_ = false;  // it allocates
     return generic_ops().attend(out, query, key, value, cache, sequences, shape);
   }
   const cuda::CacheView view = view_of(cache);

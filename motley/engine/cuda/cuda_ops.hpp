@@ -19,7 +19,8 @@ class CudaOps final : public Ops {
   CudaOps& operator=(const CudaOps&) = delete;
 
   void begin_step(const std::vector<SequenceRows>& sequences, const at::Tensor& positions) const override;
-  // Runs `work` as it is the first time, records it the second, and replays the record from then on.
+  // Runs `work` as it is the first time, records it the second, and replays the record from then on; unless there was
+  // more in it the first time than kernels.
   void replay_or_run(std::int64_t key, const std::function<void()>& work) const override;
   // Quantised matrices are laid in planes (cuda/kernels.hpp).
   void prepare(WeightMatrix& weight) const override;
@@ -30,6 +31,9 @@ class CudaOps final : public Ops {
              const LinearWeights& up) const override;
   void add_linear(at::Tensor& sum, at::Tensor& product, const at::Tensor& input,
                   const LinearWeights& linear_weights) const override;
+  void route(at::Tensor& ids, at::Tensor& shares, const at::Tensor& logits, std::int64_t active) const override;
+  void mix_experts(Activation kind, at::Tensor& out, at::Tensor& gates, at::Tensor& others, const at::Tensor& input,
+                   const at::Tensor& ids, const at::Tensor& shares, const ExpertWeights& experts) const override;
   void norm(Norm kind, at::Tensor& out, const at::Tensor& input, const NormWeights& weights,
             double epsilon) const override;
   void rotate(at::Tensor& heads, const at::Tensor& positions, const RotaryFrequencies& frequencies) const override;
@@ -50,6 +54,8 @@ class CudaOps final : public Ops {
   void forget_records() const;
   void check(int error, const char* doing) const;
   bool takes(const WeightMatrix& weight, const at::Tensor& input) const;
+  bool takes(const ExpertWeights& experts, const at::Tensor& input, const at::Tensor& gates) const;
+  void take_input(cuda::ProductTask& task, const at::Tensor& input, const WeightMatrix& first) const;
   void multiply(cuda::ProductTask& task, const at::Tensor& input, const WeightMatrix& first) const;
   void multiply_many(at::Tensor& out, const at::Tensor& input, const WeightMatrix& weight) const;
   const float* on_device(const RotaryFrequencies& frequencies) const;
@@ -61,7 +67,8 @@ class CudaOps final : public Ops {
   cuda::RowsView rows_view(std::int64_t first, std::int64_t count) const;
 
   struct Record {
-    void* graph = nullptr;  // null: seen once
+    bool of_kernels = true;  // alone
+    void* graph = nullptr;   // null: seen once
   };
 
   const cuda::Kernels& kernels_;
@@ -76,6 +83,7 @@ class CudaOps final : public Ops {
   mutable std::vector<float> frequencies_;
   mutable at::Tensor device_frequencies_;
   mutable std::map<std::int64_t, Record> records_;
+  mutable bool kernels_alone_ = true;  // of what runs for the first time
   mutable bool records_ok_ = true;
 };
 

@@ -2,6 +2,7 @@
 // random shapes.
 #include "motley/engine/cuda/cuda_ops.hpp"
 
+#include <c10/core/InferenceMode.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -42,6 +43,17 @@ class CudaOpsTest : public ::testing::Test {
     const Tensor x = a.to(at::kFloat), y = b.to(at::kFloat);
     ASSERT_TRUE(at::allclose(x, y, tolerance, tolerance))
         << "largest difference " << (x - y).abs().max().item<float>() << " in " << a.sizes();
+  }
+
+  // As GGUF files hold the rows of `values`.
+  static WeightMatrix held(DType kind, const Tensor& values) {
+    const std::int64_t outputs = values.size(0), width = values.size(1);
+    WeightMatrix matrix{
+        .values = at::empty({outputs, bytes_of(kind, width)}, at::kByte), .type = kind, .inputs = width};
+    for (std::int64_t row = 0; row < outputs; ++row)
+      quantise_row(kind, values[row].const_data_ptr<float>(), width,
+                   reinterpret_cast<std::byte*>(matrix.values[row].mutable_data_ptr<std::uint8_t>()));
+    return matrix;
   }
 
   CudaOps ops_{kernels_on_host(), cpu_device()};
@@ -143,28 +155,67 @@ TEST_F(CudaOpsTest, ProductsOfQuantisedWeights) {
         {DType::q8_0, DType::q4_0, DType::q4_1, DType::q5_0, DType::q5_1, DType::q4_k, DType::q5_k, DType::q6_k});
     const std::int64_t block = dtype_row(kind).block_values, blocks = pick(1, 1024 / block), width = blocks * block;
     const std::int64_t outputs = pick(1, 12), rows = one_of<std::int64_t>({1, 2, 3, 5, 9, 16, 17, 20});
-    const Tensor values = at::randn({outputs, width});
-    WeightMatrix held{.values = at::empty({outputs, bytes_of(kind, width)}, at::kByte), .type = kind};
-    for (std::int64_t row = 0; row < outputs; ++row)
-      quantise_row(
-          kind, values.const_data_ptr<float>() + row * width, width,
-          reinterpret_cast<std::byte*>(held.values.mutable_data_ptr<std::uint8_t>()) + row * held.values.size(1));
-    held.skipped = pick(0, 1) ? pick(0, std::min<std::int64_t>(block, width) - 1) : 0;
-    held.inputs = pick(std::max<std::int64_t>(1, width - block + 1 - held.skipped), width - held.skipped);
-    const Tensor exact = dequantised(held, at::kFloat);
-    ops_.prepare(held);
+    WeightMatrix weight = held(kind, at::randn({outputs, width}));
+    weight.skipped = pick(0, 1) ? pick(0, std::min<std::int64_t>(block, width) - 1) : 0;
+    weight.inputs = pick(std::max<std::int64_t>(1, width - block + 1 - weight.skipped), width - weight.skipped);
+    const Tensor exact = dequantised(weight, at::kFloat);
+    ops_.prepare(weight);
 
-    Tensor rows_of_table = at::empty({outputs + 2, held.inputs});
-    ops_.embedding(rows_of_table, at::arange(-1, outputs + 1), held, {0, outputs});
+    Tensor rows_of_table = at::empty({outputs + 2, weight.inputs});
+    ops_.embedding(rows_of_table, at::arange(-1, outputs + 1), weight, {0, outputs});
     ASSERT_TRUE(at::allclose(rows_of_table.narrow(0, 1, outputs), exact, 1e-5, 1e-5)) << name_of(kind);
     ASSERT_EQ(rows_of_table[0].abs().sum().item<float>() + rows_of_table[outputs + 1].abs().sum().item<float>(), 0);
 
-    const Tensor x = at::randn({rows, held.inputs}), bias = at::randn({outputs});
+    const Tensor x = at::randn({rows, weight.inputs}), bias = at::randn({outputs});
     Tensor out = at::zeros({rows, outputs});
-    ops_.linear(out, x, held, bias);
+    ops_.linear(out, x, weight, bias);
     const Tensor expected = at::linear(x, exact, bias);
     const double size = at::matmul(x.norm(2, 1, true), exact.norm(2, 1, true).t()).max().item<double>();
     ASSERT_LE((out - expected).abs().max().item<double>(), 0.02 * size) << name_of(kind) << " " << rows;
+  }
+}
+
+// Of few rows, and of more than the kernels take; with biases and with gates of unlike types, which they do not know.
+TEST_F(CudaOpsTest, RoutesAndMixesExperts) {
+  const c10::InferenceMode guard;
+  for (int i = 0; i < 80; ++i) {
+    const auto plain = type();
+    const DType of_plain = plain == at::kBFloat16 ? DType::bf16 : DType::fp32;
+    const DType gate = one_of({of_plain, of_plain, DType::q8_0, DType::q4_k}), down = one_of({gate, gate, DType::q6_k});
+    const DType up = i % 10 == 0 && is_quantised(gate) ? DType::q5_k : gate;
+    const auto of = is_quantised(gate) || is_quantised(down) ? at::kFloat : plain;
+    const bool rounded = of == at::kBFloat16 || is_quantised(gate) || is_quantised(down) || is_quantised(up);
+    const std::int64_t tokens = pick(1, 12), count = pick(2, 6), active = pick(1, count);
+    const std::int64_t hidden = rounded ? 256 : pick(1, 100), columns = rounded ? 256 : pick(1, 100);
+    ExpertWeights own, generic;
+    const auto add = [&](std::vector<LinearWeights> ExpertWeights::*matrices, DType kind, std::int64_t outputs,
+                         std::int64_t inputs, bool biased) {
+      const Tensor values = at::randn({outputs, inputs}) / std::sqrt(static_cast<double>(inputs));
+      const LinearWeights linear{is_quantised(kind) ? held(kind, values) : WeightMatrix{.values = values.to(of)},
+                                 biased ? at::randn({outputs}).to(of) : Tensor()};
+      (generic.*matrices).push_back(linear);
+      (own.*matrices).push_back(linear);
+      ops_.prepare((own.*matrices).back().weight);
+    };
+    for (std::int64_t expert = 0; expert < count; ++expert) {
+      add(&ExpertWeights::gate, gate, columns, hidden, false);
+      add(&ExpertWeights::up, up, columns, hidden, false);
+      add(&ExpertWeights::down, down, hidden, columns, i % 7 == 0);
+    }
+    const Tensor input = at::randn({tokens, hidden}).to(of), logits = at::randn({tokens, count});
+    Tensor ids = at::empty({tokens, active}, at::kLong), other_ids = ids.clone(), shares = at::empty({tokens, active}),
+           other_shares = shares.clone(), gates = at::empty({tokens * active, columns}, of), others = gates.clone(),
+           out = at::empty_like(input), other_out = out.clone();
+    ops_.route(ids, shares, logits, active);
+    others_.route(other_ids, other_shares, logits, active);
+    ASSERT_TRUE(ids.equal(other_ids));
+    expect_close(shares, other_shares);
+    ops_.mix_experts(Activation::silu, out, gates, others, input, ids, shares, own);
+    others_.mix_experts(Activation::silu, other_out, gates, others, input, ids, shares, generic);
+    if (rounded)
+      ASSERT_LE((out - other_out).abs().max().item<float>(), 0.1 * other_out.to(at::kFloat).std().item<float>());
+    else
+      expect_close(out, other_out);
   }
 }
 
@@ -316,6 +367,63 @@ TEST(CudaRecords, AStepThatThrowsIsNotKept) {
   EXPECT_THROW(ops.replay_or_run(2, [] { throw std::runtime_error("no"); }), std::runtime_error);
   EXPECT_EQ(Recorder::freed, 1);
   EXPECT_EQ(Recorder::launched, 0);
+}
+
+// A library whose records are the tasks of experts: what else was done while it recorded is not done again.
+struct Replayer {
+  static inline std::vector<std::function<int()>> record;
+  static inline int recorded = 0;
+  static inline bool recording = false;
+  static int run(const std::function<int()>& task) { return recording ? (record.push_back(task), 0) : task(); }
+  static cuda::Kernels kernels() {
+    recorded = 0;
+    cuda::Kernels table = kernels_on_host();
+    table.route = [](const cuda::RouteTask& task, void*) {
+      return run([task] { return kernels_on_host().route(task, nullptr); });
+    };
+    table.experts = [](const cuda::ExpertsTask& task, void*) {
+      return run([task] { return kernels_on_host().experts(task, nullptr); });
+    };
+    table.graph_begin = [](void*) { return record.clear(), recording = true, 0; };
+    table.graph_end = [](void*, void** graph) { return *graph = &record, recording = false, ++recorded, 0; };
+    table.graph_launch = [](void*, void*) {
+      for (const auto& task : record) task();
+      return 0;
+    };
+    table.graph_free = [](void*) {};
+    return table;
+  }
+};
+
+// A record chooses by the numbers of its own step; with more rows the host chooses, and there is no record.
+TEST(CudaRecords, AStepWithExpertsIsReplayed) {
+  const c10::InferenceMode guard;
+  at::manual_seed(5);
+  constexpr std::int64_t count = 5, active = 2, width = 32;
+  ExpertWeights experts;
+  for (auto* matrices : {&experts.gate, &experts.up, &experts.down})
+    for (std::int64_t i = 0; i < count; ++i) matrices->push_back({.weight = {.values = at::randn({width, width})}});
+  const cuda::Kernels kernels = Replayer::kernels();
+  const CudaOps ops(kernels, cpu_device());
+  for (const std::int64_t tokens : {3, 9}) {
+    const Tensor input = at::empty({tokens, width}), logits = at::empty({tokens, count});
+    Tensor ids = at::empty({tokens, active}, at::kLong), shares = at::empty({tokens, active}),
+           gates = at::empty({tokens * active, width}), others = gates.clone(), out = at::empty_like(input);
+    const auto step = [&](const Ops& by) {
+      by.route(ids, shares, logits, active);
+      by.mix_experts(Activation::silu, out, gates, others, input, ids, shares, experts);
+    };
+    for (int turn = 0; turn < 4; ++turn) {
+      input.normal_();
+      logits.normal_();
+      step(generic_ops());
+      const Tensor expected = out.clone();
+      out.zero_();
+      ops.replay_or_run(tokens, [&] { step(ops); });
+      EXPECT_TRUE(at::allclose(out, expected, 1e-4, 1e-3)) << tokens << " " << turn;
+    }
+    EXPECT_EQ(Replayer::recorded, 1);
+  }
 }
 
 TEST(CudaLibrary, OthersAreRefused) {

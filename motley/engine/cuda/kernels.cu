@@ -4,6 +4,7 @@
 
 #include "motley/engine/cuda/attention.cuh"
 #include "motley/engine/cuda/draw.cuh"
+#include "motley/engine/cuda/experts.cuh"
 #include "motley/engine/cuda/products.cuh"
 #include "motley/engine/cuda/rows.cuh"
 
@@ -164,6 +165,8 @@ constexpr Kernels kernels = {
     .draw = draw,
     .product = product,
     .product_scratch_bytes = product_scratch_bytes,
+    .route = route,
+    .experts = experts,
     .expand = expand,
     .memory = memory,
     .peer_allocate = peer_allocate,

@@ -9,7 +9,7 @@
 namespace motley::cuda {
 
 // Raised with every change of this file: a library of another number is refused.
-inline constexpr std::int32_t kernels_version = 3;
+inline constexpr std::int32_t kernels_version = 4;
 
 enum class Element : std::int32_t { fp32, bf16, int8 };
 enum class NormKind : std::int32_t { rms, layer };
@@ -179,6 +179,30 @@ struct ProductTask {
   void* scratch;  // quantised kinds: bytes of product_scratch_bytes()
 };
 
+// Of each row of logits [rows, experts] the `active` largest, of equal ones those of the lower expert: ids and shares
+// [rows, active] by ascending expert, the shares the softmax of these logits.
+struct RouteTask {
+  const float* logits;
+  std::int64_t rows;
+  std::int32_t experts, active;  // active: at most most_active
+  std::int64_t* ids;
+  float* shares;
+};
+inline constexpr std::int32_t most_active = 32;
+
+// A product with the matrices of experts, of which each token takes `active`: ids and shares [tokens, active]. Of a
+// gate input [tokens, inputs], and out[0] [tokens * active, outputs] is of each expert of each token. Else of one
+// matrix, input [tokens * active, inputs], and out[0] [tokens, outputs] the sum of a token's products times its shares,
+// in the order of its ids.
+inline constexpr std::int32_t most_experts = 256;
+struct ExpertsTask {
+  ProductTask product;                  // whose matrices are those of any expert, but for their values; without a bias
+  const void* values[2][most_experts];  // of matrix i of each expert
+  std::int32_t experts, active;
+  const std::int64_t* ids;
+  const float* shares;
+};
+
 // A quantised matrix's values [count, inputs]: of all rows, or where `rows` is not null of rows `rows[i] - first`,
 // zeros for one outside.
 struct ExpandTask {
@@ -210,6 +234,8 @@ struct Kernels {
   int (*draw)(const DrawTask&, void* stream);
   int (*product)(const ProductTask&, void* stream);
   std::int64_t (*product_scratch_bytes)(std::int64_t rows, std::int64_t inputs);
+  int (*route)(const RouteTask&, void* stream);
+  int (*experts)(const ExpertsTask&, void* stream);
   int (*expand)(const ExpandTask&, void* stream);
   // Of the thread's current device, now.
   int (*memory)(std::int64_t* free_bytes, std::int64_t* total_bytes);

@@ -34,6 +34,15 @@ __device__ inline void find_lines(const ProductTask& task, std::int64_t pair, Li
   if (!lines[1].exists) lines[1] = {lines[0].matrix, lines[0].output, false};  // computed, and not stored
 }
 
+// What a warp multiplies: the matrices of its two lines, and rows of the input. Here all rows; those beyond the last
+// are the last, and their products not stored.
+struct AllRows {
+  const ProductTask& task;
+  const Line (&lines)[2];
+  __device__ const Matrix& matrix(int i) const { return task.matrix[lines[i].matrix]; }
+  __device__ std::int64_t row(int i) const { return i < task.rows ? i : task.rows - 1; }
+};
+
 __device__ inline float value_at(Element element, const void* values, std::int64_t i) {
   return element == Element::bf16 ? to_float(static_cast<const Bf16*>(values)[i])
                                   : static_cast<const float*>(values)[i];

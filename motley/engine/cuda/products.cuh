@@ -37,48 +37,58 @@ struct Sixteen<Bf16> {
 };
 
 // `aligned`: rows of weights and inputs begin at multiples of 16 bytes.
+template <class T, bool aligned>
+struct PlainSums {
+  template <class From, int rows>
+  __device__ void add(const ProductTask& task, const Line (&lines)[2], const From& from, float (&sums)[2][rows]) const {
+    using Values = Sixteen<T>;
+    const int lane = static_cast<int>(threadIdx.x) % warp_lanes;
+    const std::int64_t inputs = task.matrix[0].inputs;
+    const T* const input = static_cast<const T*>(task.input);
+    const T* weights[2];
+#pragma unroll
+    for (int i = 0; i < 2; ++i) weights[i] = static_cast<const T*>(from.matrix(i).values) + lines[i].output * inputs;
+    std::int64_t offsets[rows];
+#pragma unroll
+    for (int row = 0; row < rows; ++row) offsets[row] = from.row(row) * task.input_stride;
+    if constexpr (aligned) {
+#pragma unroll 4
+      for (std::int64_t k = lane * Values::count; k < inputs; k += warp_lanes * Values::count) {
+        float w[2][Values::count];
+#pragma unroll
+        for (int i = 0; i < 2; ++i) Values::expand(load_once(weights[i] + k), w[i]);
+#pragma unroll
+        for (int row = 0; row < rows; ++row) {
+          float x[Values::count];
+          Values::expand(__ldg(reinterpret_cast<const uint4*>(input + offsets[row] + k)), x);
+#pragma unroll
+          for (int i = 0; i < 2; ++i)
+#pragma unroll
+            for (int j = 0; j < Values::count; ++j) sums[i][row] += w[i][j] * x[j];
+        }
+      }
+    } else {
+      for (std::int64_t k = lane; k < inputs; k += warp_lanes)
+        for (int row = 0; row < rows; ++row)
+          for (int i = 0; i < 2; ++i) sums[i][row] += Values::one(weights[i][k]) * Values::one(input[offsets[row] + k]);
+    }
+  }
+};
+
 template <class T, int rows, bool aligned>
 __global__ void __launch_bounds__(product_threads) multiply_plain(const ProductTask task) {
   let_next_begin();
-  using Values = Sixteen<T>;
-  const int lane = static_cast<int>(threadIdx.x) % 32;
-  const std::int64_t pair = static_cast<std::int64_t>(blockIdx.x) * product_warps + threadIdx.x / 32;
+  const std::int64_t pair = static_cast<std::int64_t>(blockIdx.x) * product_warps + threadIdx.x / warp_lanes;
   Line lines[2];
   find_lines(task, pair, lines);
   if (!lines[0].exists) return;
-  const std::int64_t inputs = task.matrix[0].inputs;
-  const T* weights[2];
-#pragma unroll
-  for (int i = 0; i < 2; ++i)
-    weights[i] = static_cast<const T*>(task.matrix[lines[i].matrix].values) + lines[i].output * inputs;
-  prefetch_rows(weights[0], weights[1], inputs * static_cast<std::int64_t>(sizeof(T)));
+  const AllRows from{task, lines};
+  const std::int64_t bytes = task.matrix[0].inputs * static_cast<std::int64_t>(sizeof(T));
+  const auto row_of = [&](int i) { return static_cast<const char*>(from.matrix(i).values) + lines[i].output * bytes; };
+  prefetch_rows(row_of(0), row_of(1), bytes);
   wait_for_previous();
-  const T* input = static_cast<const T*>(task.input);
-  std::int64_t offsets[rows];
-#pragma unroll
-  for (int row = 0; row < rows; ++row) offsets[row] = (row < task.rows ? row : task.rows - 1) * task.input_stride;
   float sums[2][rows] = {};
-  if constexpr (aligned) {
-#pragma unroll 4
-    for (std::int64_t k = lane * Values::count; k < inputs; k += 32 * Values::count) {
-      float w[2][Values::count];
-#pragma unroll
-      for (int i = 0; i < 2; ++i) Values::expand(load_once(weights[i] + k), w[i]);
-#pragma unroll
-      for (int row = 0; row < rows; ++row) {
-        float x[Values::count];
-        Values::expand(__ldg(reinterpret_cast<const uint4*>(input + offsets[row] + k)), x);
-#pragma unroll
-        for (int i = 0; i < 2; ++i)
-#pragma unroll
-          for (int j = 0; j < Values::count; ++j) sums[i][row] += w[i][j] * x[j];
-      }
-    }
-  } else {
-    for (std::int64_t k = lane; k < inputs; k += 32)
-      for (int row = 0; row < rows; ++row)
-        for (int i = 0; i < 2; ++i) sums[i][row] += Values::one(weights[i][k]) * Values::one(input[offsets[row] + k]);
-  }
+  PlainSums<T, aligned>().add(task, lines, from, sums);
   finish_all<rows>(task, lines, sums);
 }
 

@@ -1,12 +1,15 @@
-// The source of the kernels of products with quantised weights, run on the processor, against plain loops in double.
+// The source of the kernels of products with quantised weights and with experts, run on the processor, against plain
+// loops in double.
 #include "motley/engine/cuda/products.cuh"
 
 #include <gtest/gtest.h>
 
 #include <cmath>
 #include <cstring>
+#include <numeric>
 #include <vector>
 
+#include "motley/engine/cuda/experts.cuh"
 #include "motley/engine/cuda/kernels_test.hpp"
 
 namespace motley::cuda {
@@ -180,6 +183,192 @@ TEST(CudaKernels, QuantisedProductsByTiles) {
 
 TEST(CudaKernels, QuantisedProductsByDots) {
   for_elements(1000, []<class T>() { check_quantised_product<T>(product_by_dots, one_in(2)); });
+}
+
+// ---- experts ----
+
+// The largest of a row by a plain sort, by ascending expert.
+std::vector<std::int64_t> largest_of(const float* logits, std::int64_t experts, int active) {
+  std::vector<std::int64_t> order(static_cast<std::size_t>(experts));
+  std::iota(order.begin(), order.end(), 0);
+  std::ranges::stable_sort(order, [&](std::int64_t a, std::int64_t b) { return logits[a] > logits[b]; });
+  order.resize(static_cast<std::size_t>(active));
+  std::ranges::sort(order);
+  return order;
+}
+
+TEST(CudaKernels, Route) {
+  for (int i = 0; i < 2000 && !testing::Test::HasFatalFailure(); ++i) {
+    const int experts = one_in(2) ? between(1, 256) : between(1, 12), rows = between(1, 9);
+    const int active = between(1, std::min(experts, one_in(10) ? most_active : 16));
+    Array<float> logits(static_cast<std::size_t>(rows * experts));
+    if (one_in(2))  // ties, also of zeros of unlike signs
+      for (float& x : logits) x = static_cast<float>(between(-2, 2)) * (one_in(2) ? 1.0f : -1.0f);
+    std::vector<std::int64_t> ids(static_cast<std::size_t>(rows * active), -1);
+    std::vector<float> shares(ids.size());
+    ASSERT_EQ(0, route({logits.data(), rows, experts, active, ids.data(), shares.data()}, nullptr));
+    for (int row = 0; row < rows; ++row) {
+      const float* const of_row = logits.data() + row * experts;
+      const std::vector<std::int64_t> expected = largest_of(of_row, experts, active);
+      double sum = 0;
+      for (const std::int64_t expert : expected) sum += std::exp(static_cast<double>(of_row[expert]));
+      for (std::size_t j = 0; j < expected.size(); ++j) {
+        const std::size_t at = static_cast<std::size_t>(row * active) + j;
+        ASSERT_EQ(expected[j], ids[at]) << experts << " " << active;
+        ASSERT_NO_FATAL_FAILURE(expect_close(std::exp(static_cast<double>(of_row[expected[j]])) / sum, shares[at]));
+      }
+    }
+  }
+}
+
+// Not to end the process where numbers have overflown, ids stay those of experts.
+TEST(CudaKernels, RouteOfNoNumbers) {
+  const std::vector<float> logits = {not_a_number, 1, -not_a_number, not_a_number, -not_a_number};
+  std::vector<std::int64_t> ids(5, -1);
+  std::vector<float> shares(5);
+  ASSERT_EQ(0, route({logits.data(), 1, 5, 5, ids.data(), shares.data()}, nullptr));
+  EXPECT_EQ(ids, (std::vector<std::int64_t>{0, 1, 2, 3, 4}));
+}
+
+// One matrix of each expert, and its values.
+template <class T>
+class MatricesOfExperts {
+ public:
+  MatricesOfExperts(WeightKind kind, int experts, std::int64_t outputs, std::int64_t inputs, std::int64_t skipped)
+      : matrix_{kind, nullptr, outputs, inputs, 0, 0} {
+    for (int i = 0; i < experts; ++i)
+      if (kind == WeightKind::fp32 || kind == WeightKind::bf16)
+        plain_.emplace_back(static_cast<std::size_t>(outputs * inputs));
+      else
+        matrix_ = quantised_.emplace_back(kind, outputs, inputs, skipped).matrix();
+    matrix_.values = nullptr;
+  }
+  const Matrix& matrix() const { return matrix_; }
+  void list(const void* (&values)[most_experts]) const {
+    for (std::size_t i = 0; i < plain_.size(); ++i) values[i] = plain_[i].data();
+    for (std::size_t i = 0; i < quantised_.size(); ++i) values[i] = quantised_[i].matrix().values;
+  }
+  double at(std::int64_t expert, std::int64_t output, std::int64_t input) const {
+    const auto i = static_cast<std::size_t>(expert);
+    return plain_.empty() ? quantised_[i].at(output, input)
+                          : plain_[i].at(static_cast<std::size_t>(output * matrix_.inputs + input));
+  }
+
+ private:
+  Matrix matrix_;
+  std::vector<Array<T>> plain_;
+  std::vector<QuantisedMatrix> quantised_;
+};
+
+// Of a gate, or of sums over each token's experts.
+template <class T, class Out>
+void check_experts(bool gate) {
+  const auto quantised =
+      static_cast<WeightKind>(between(static_cast<int>(WeightKind::q8_0), static_cast<int>(WeightKind::q6_k)));
+  const WeightKind kind = !one_in(3) ? quantised : sizeof(T) == 4 ? WeightKind::fp32 : WeightKind::bf16;
+  const bool plain = kind != quantised;
+  const int experts = between(1, 6), active = between(1, experts), tokens = between(1, 4);
+  const std::int64_t inputs = one_in(2) ? between(1, 5) * 256 : between(1, 700), outputs = between(1, 30);
+  const std::int64_t skipped = plain || one_in(2) ? 0 : between(0, groups_of_block(kind) * group_values - 1);
+  SCOPED_TRACE(testing::Message() << "kind " << static_cast<int>(kind) << " gate " << gate << " experts " << experts
+                                  << " active " << active << " tokens " << tokens << " inputs " << inputs);
+  std::vector<MatricesOfExperts<T>> weights;
+  for (int i = 0; i < (gate ? 2 : 1); ++i) weights.emplace_back(kind, experts, outputs, inputs, skipped);
+  const std::int64_t rows = gate ? tokens : tokens * active, stride = inputs + between(0, 1) * 16,
+                     out_rows = gate ? tokens * active : tokens, out_stride = outputs + between(0, 3);
+  Array<T> input(static_cast<std::size_t>(rows * stride));
+  if (!plain) make_exact(input, rows, stride, weights[0].matrix());
+  std::vector<std::int64_t> ids;
+  for (int token = 0; token < tokens; ++token) {
+    const Array<float> logits(static_cast<std::size_t>(experts));
+    const std::vector<std::int64_t> chosen = largest_of(logits.data(), experts, active);
+    ids.insert(ids.end(), chosen.begin(), chosen.end());
+  }
+  const Array<float> shares(ids.size());
+  Array<Out> out(static_cast<std::size_t>(out_rows * out_stride));
+  const Array<Out> before = out;
+  std::vector<uint4> scratch(static_cast<std::size_t>(product_scratch_bytes(rows, inputs)) / sizeof(uint4) + 1,
+                             {~0U, ~0U, ~0U, ~0U});
+  ExpertsTask task{.product = {.element = element_of<T>,
+                               .out_element = element_of<Out>,
+                               .matrices = static_cast<std::int32_t>(weights.size()),
+                               .matrix = {},
+                               .bias = {},
+                               .out = {out.data()},
+                               .out_stride = {out_stride},
+                               .input = input.data(),
+                               .input_stride = stride,
+                               .rows = rows,
+                               .then = gate ? Then::gate : Then::store,
+                               .activation = static_cast<ActivationKind>(between(0, 3)),
+                               .scratch = scratch.data()},
+                   .values = {},
+                   .experts = experts,
+                   .active = active,
+                   .ids = ids.data(),
+                   .shares = shares.data()};
+  for (std::size_t i = 0; i < weights.size(); ++i) {
+    task.product.matrix[i] = weights[i].matrix();
+    weights[i].list(task.values[i]);
+  }
+  ASSERT_EQ(0, ::motley::cuda::experts(task, nullptr));
+
+  const auto product = [&](std::size_t i, std::size_t place, std::int64_t row, std::int64_t output, double& magnitude) {
+    double sum = 0;
+    for (std::int64_t k = 0; k < inputs; ++k) {
+      const double term = weights[i].at(ids[place], output, k) * input.at(static_cast<std::size_t>(row * stride + k));
+      sum += term;
+      magnitude += std::abs(term);
+    }
+    return sum;
+  };
+  for (std::int64_t row = 0; row < out_rows; ++row)
+    for (std::int64_t output = 0; output < out_stride; ++output) {
+      const auto at = static_cast<std::size_t>(row * out_stride + output);
+      if (output >= outputs) {
+        ASSERT_EQ(before.at(at), out.at(at));
+        continue;
+      }
+      double expected = 0, magnitude = 1;
+      if (gate) {
+        double other_magnitude = 1;
+        const auto place = static_cast<std::size_t>(row);
+        expected = activated(task.product.activation, product(0, place, row / active, output, magnitude)) *
+                   product(1, place, row / active, output, other_magnitude);
+        magnitude *= other_magnitude;
+      } else {
+        for (std::int64_t place = row * active; place < (row + 1) * active; ++place) {
+          const auto i = static_cast<std::size_t>(place);
+          double of_product = 0;
+          expected += shares.at(i) * product(0, i, place, output, of_product);
+          magnitude += std::abs(shares.at(i)) * of_product;
+        }
+      }
+      ASSERT_NO_FATAL_FAILURE(expect_close(expected, out.data()[at], magnitude)) << row << " " << output;
+    }
+
+  // The last token alone, to the bit.
+  const std::int64_t own = out_rows / tokens * out_stride, first = (tokens - 1) * active;
+  Array<Out> alone(static_cast<std::size_t>(own));
+  task.ids += first;
+  task.shares += first;
+  task.product.rows /= tokens;
+  task.product.input = input.data() + (rows - rows / tokens) * stride;
+  task.product.out[0] = alone.data();
+  ASSERT_EQ(0, ::motley::cuda::experts(task, nullptr));
+  for (std::int64_t i = 0; i < own; ++i)
+    if (i % out_stride < outputs) {
+      ASSERT_EQ(out.at(static_cast<std::size_t>(out_rows * out_stride - own + i)),
+                alone.at(static_cast<std::size_t>(i)));
+    }
+}
+
+TEST(CudaKernels, ExpertsOfEachToken) {
+  for_elements(1000, []<class T>() { one_in(2) ? check_experts<T, T>(true) : check_experts<T, float>(true); });
+}
+
+TEST(CudaKernels, SumsOverTheExpertsOfEachToken) {
+  for_elements(1000, []<class T>() { one_in(2) ? check_experts<T, T>(false) : check_experts<T, float>(false); });
 }
 
 }  // namespace

@@ -44,7 +44,7 @@ void Ops::mix_experts(Activation kind, Tensor& out, Tensor& gates, Tensor& other
     const Tensor token = place.div(active, "floor");
     const Tensor own = input.index_select(0, token);
     Tensor gate = rows_of(gates, own.size(0)), other = rows_of(others, own.size(0)), product;
-    if (out.defined()) product = at::empty_like(own);
+    if (out.defined()) product = at::empty(own.sizes(), sum.options());
     gated(kind, gate, other, own, experts.gate[expert], experts.up[expert]);
     linear(product, gate, experts.down[expert].weight, experts.down[expert].bias);
     sum.index_add_(0, token, product * shares.flatten().index_select(0, place).unsqueeze(1));

@@ -6,6 +6,8 @@
 #include <future>
 
 #include "motley/engine/cpu/cpu_device.hpp"
+#include "motley/engine/cuda/cuda_library.hpp"
+#include "motley/engine/cuda/cuda_ops.hpp"
 #include "motley/engine/device/apart_device_test.hpp"
 #include "motley/engine/stage/random_model_test.hpp"
 #include "motley/engine/stage/stage_model.hpp"
@@ -82,6 +84,40 @@ TEST_F(ExpertsStageTest, SaysTheSameOnADeviceWithMemoryOfItsOwn) {
                            Step{.step = 2, .sequences = {rows(1, 20, 1, {3, 1, 2})}}}) {
     const at::Tensor expected = logits_of(here, step);
     EXPECT_LT((logits_of(apart, step) - expected).abs().max().item<double>(), 1e-5 * expected.std().item<double>());
+  }
+}
+
+// The processors, which compute by the kernels for GPUs.
+class KernelsOnHost final : public ComputeDevice {
+ public:
+  KernelsOnHost() : ComputeDevice(at::kCPU) {}
+  bool has_own_memory() const override { return false; }
+  std::optional<std::int64_t> free_bytes() const override { return cpu_device().free_bytes(); }
+  at::Tensor host_space(const at::Tensor& like, at::Tensor&) const override { return like; }
+  MemoryMeter& meter() const override { return cpu_device().meter(); }
+  void synchronize() const override {}
+  void wait_for_thread() const override {}
+  std::string kernels() const override { return "cuda"; }
+  std::shared_ptr<const Ops> make_ops() const override {
+    return std::make_shared<CudaOps>(open_cuda_kernels(MOTLEY_HOST_KERNELS), *this);
+  }
+  const Ops& differentiable_ops() const override { return motley::differentiable_ops(); }
+};
+
+// A prompt, whose experts the host gathers, and steps of few rows, which choose on the device.
+TEST_F(ExpertsStageTest, SaysTheSameByTheKernelsForGpus) {
+  const KernelsOnHost device;
+  for (const DType type : {DType::fp32, DType::q8_0}) {
+    spec_.weight_type = type;
+    StageModel here(spec_, folder_, nullptr, cpu_device()), there(spec_, folder_, nullptr, device);
+    for (const Step& step : {Step{.step = 1, .sequences = {rows(1, 0, 20, {3, 1, 2}), rows(2, 0, 5, {4})}},
+                             Step{.step = 2, .sequences = {rows(1, 20, 1, {3, 1, 2})}},
+                             Step{.step = 3, .sequences = {rows(1, 21, 1, {3, 1, 2}), rows(2, 5, 1, {4})}}}) {
+      const at::Tensor expected = logits_of(here, step);
+      const double within = type == DType::fp32 ? 1e-5 : 0.1;  // inputs are rounded, and unlike for the prompt
+      EXPECT_LT((logits_of(there, step) - expected).abs().max().item<double>(), within * expected.std().item<double>())
+          << name_of(type) << " " << step.step;
+    }
   }
 }
 

@@ -410,11 +410,9 @@ Tensor StageModel::forward(const Step& step, const Tensor& incoming, const std::
     m.device.wait_for_thread();  // the batch before has its numbers
     m.begin(batch, tokens, positions);
   };
-  // Steps of one token per sequence differ in numbers on the device alone; sums over ranks and the choice of experts
-  // pass through the host, and blocks that stream are waited for.
-  const bool routes =
-      std::ranges::any_of(m.spec.arch.kinds, [](const LayerKind& kind) { return kind.experts.count > 0; });
-  const bool repeats = m.spec.degree == 1 && !m.spec.offload && !routes && std::ssize(sequences) == count;
+  // Steps of one token per sequence differ in numbers on the device alone; sums over ranks pass through the host, and
+  // blocks that stream are waited for.
+  const bool repeats = m.spec.degree == 1 && !m.spec.offload && std::ssize(sequences) == count;
   const auto run = [&] {
     for (const MicroBatch& batch : batches) {
       turn_to(batch);
