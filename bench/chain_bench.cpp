@@ -11,8 +11,8 @@
 #include <functional>
 #include <string>
 
+#include "bench/published/galvatron_search.hpp"
 #include "motley/base/random.hpp"
-#include "motley/planner/train/published/galvatron_search.hpp"
 #include "motley/solve/strategy_chain.hpp"
 
 namespace motley {

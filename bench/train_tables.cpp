@@ -8,10 +8,10 @@
 #include <optional>
 #include <string_view>
 
+#include "bench/published/galvatron_search.hpp"
 #include "motley/base/clock.hpp"
 #include "motley/cost/train/train_cost.hpp"
 #include "motley/planner/train/plan_train.hpp"
-#include "motley/planner/train/published/galvatron_search.hpp"
 #include "motley/planner/train/published/grid.hpp"
 
 namespace motley {

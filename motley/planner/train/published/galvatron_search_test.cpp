@@ -1,4 +1,4 @@
-#include "motley/planner/train/published/galvatron_search.hpp"
+#include "bench/published/galvatron_search.hpp"
 
 #include <gtest/gtest.h>
 
@@ -6,7 +6,7 @@
 #include <cmath>
 #include <limits>
 
-#include "motley/planner/train/published/galvatron_vldb_search.hpp"
+#include "bench/published/galvatron_vldb_search.hpp"
 
 namespace motley {
 namespace {

@@ -1,4 +1,4 @@
-#include "motley/planner/train/published/osdp_search.hpp"
+#include "bench/published/osdp_search.hpp"
 
 #include <gtest/gtest.h>
 

@@ -1,4 +1,4 @@
-#include "motley/planner/train/published/galvatron_search.hpp"
+#include "bench/published/galvatron_search.hpp"
 
 #include <algorithm>
 #include <cmath>

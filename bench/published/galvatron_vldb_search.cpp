@@ -1,4 +1,4 @@
-#include "motley/planner/train/published/galvatron_vldb_search.hpp"
+#include "bench/published/galvatron_vldb_search.hpp"
 
 #include <cmath>
 
