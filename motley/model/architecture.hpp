@@ -40,8 +40,8 @@ struct LayerKind {
   std::int64_t ffn = 0;     // columns of the FFN, or of each expert
   Experts experts;
   std::map<std::string, DType> tensor_types = {};  // of its matrices in a GGUF file, by role; else empty
-  // FFN columns that a token's hidden state passes.
-  std::int64_t active_ffn() const { return experts.count > 0 ? experts.active * ffn : ffn; }
+  // FFNs that a token passes: the only one, or its experts.
+  std::int64_t active_ffns() const { return experts.count > 0 ? experts.active : 1; }
   bool operator==(const LayerKind&) const = default;
 };
 

@@ -191,7 +191,7 @@ TEST(Architecture, MixtralsFfnsAreExperts) {
       mixtral({{"num_local_experts", "32"}, {"num_experts_per_tok", "4"}, {"sliding_window", "64"}});
   EXPECT_EQ(other.kinds.front().experts, (Experts{.count = 32, .active = 4}));
   EXPECT_EQ(other.kinds.front().window, 64);
-  EXPECT_EQ(other.kinds.front().active_ffn(), 4 * other.kinds.front().ffn);
+  EXPECT_EQ(other.kinds.front().active_ffns(), 4);
   EXPECT_THROW(mixtral({{"num_local_experts", "2"}, {"num_experts_per_tok", "4"}}), Error);
 }
 

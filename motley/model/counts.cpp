@@ -47,19 +47,19 @@ double mean_block_parameters(const Architecture& arch) {
 }
 
 std::int64_t total_parameters(const Architecture& arch) {
-  const std::vector<std::int64_t> counts = kind_counts(arch, {0, arch.layers});
-  std::int64_t total = parameters_of(part_tensors(arch, ends_of(whole_model(arch))));
-  for (const std::int64_t layer : layer_of_kinds(arch))
-    total += counts[arch.kind_index(layer)] * block_parameters(arch, layer);
-  return total;
+  const auto of_block = [&](std::int64_t layer) { return block_parameters(arch, layer); };
+  return parameters_of(part_tensors(arch, ends_of(whole_model(arch)))) +
+         sum_over_layers(arch, {0, arch.layers}, of_block);
 }
 
 std::int64_t active_parameters(const Architecture& arch) {
-  std::int64_t total = total_parameters(arch);
-  for (std::int64_t layer = 0; layer < arch.layers; ++layer)
+  const auto not_taken = [&](std::int64_t layer) {
+    std::int64_t elements = 0;
     for (const TensorSpec& tensor : block_tensors(arch, layer))
-      if (tensor.experts > 0) total -= (tensor.experts - arch.kind(layer).experts.active) * tensor.elements();
-  return total;
+      if (tensor.experts > 0) elements += (tensor.experts - arch.kind(layer).experts.active) * tensor.elements();
+    return elements;
+  };
+  return total_parameters(arch) - sum_over_layers(arch, {0, arch.layers}, not_taken);
 }
 
 double block_flops(const Architecture& arch, std::int64_t layer, double context) {
@@ -71,11 +71,7 @@ double block_flops(const Architecture& arch, std::int64_t layer, double context)
 }
 
 double blocks_flops(const Architecture& arch, double context) {
-  const std::vector<std::int64_t> counts = kind_counts(arch, {0, arch.layers});
-  double flops = 0;
-  for (const std::int64_t layer : layer_of_kinds(arch))
-    flops += static_cast<double>(counts[arch.kind_index(layer)]) * block_flops(arch, layer, context);
-  return flops;
+  return sum_over_layers(arch, {0, arch.layers}, [&](std::int64_t layer) { return block_flops(arch, layer, context); });
 }
 
 double head_flops(const Architecture& arch) {

@@ -15,8 +15,7 @@ constexpr std::int64_t alignment = 64;
 std::int64_t aligned(std::int64_t bytes) { return (bytes + alignment - 1) / alignment * alignment; }
 
 std::int64_t tensor_bytes(const Architecture& arch, const TensorSpec& tensor, const Shard& shard, DType weight_type) {
-  return std::max<std::int64_t>(1, tensor.experts) *
-         aligned(held_bytes(slice_of(arch, tensor, shard), held_type(arch, tensor, weight_type)));
+  return tensor.copies() * aligned(held_bytes(slice_of(arch, tensor, shard), held_type(arch, tensor, weight_type)));
 }
 
 }  // namespace
@@ -63,11 +62,8 @@ std::int64_t block_bytes(const Architecture& arch, std::int64_t layer, const Sha
 }
 
 std::int64_t weight_bytes(const Architecture& arch, const ModelPart& part, const Shard& shard, DType weight_type) {
-  std::int64_t bytes = 0;
-  const std::vector<std::int64_t> counts = kind_counts(arch, part.layers);
-  for (const std::int64_t layer : layer_of_kinds(arch))
-    if (const std::int64_t count = counts[arch.kind_index(layer)]; count > 0)
-      bytes += count * block_bytes(arch, layer, shard, weight_type);
+  std::int64_t bytes = sum_over_layers(
+      arch, part.layers, [&](std::int64_t layer) { return block_bytes(arch, layer, shard, weight_type); });
   for (const TensorSpec& tensor : part_tensors(arch, ends_of(part)))
     bytes += tensor_bytes(arch, tensor, shard, weight_type);
   return bytes;
@@ -106,7 +102,7 @@ std::vector<Buffer> activation_buffers(const Architecture& arch, const ModelPart
   std::int64_t widest = 0, experts = 0, active = 0;
   for (std::size_t i = 0; i < arch.kinds.size(); ++i) {
     const Experts& of = arch.kinds[i].experts;
-    widest = std::max(widest, std::max<std::int64_t>(1, of.active) * shard.columns[i].size());
+    widest = std::max(widest, arch.kinds[i].active_ffns() * shard.columns[i].size());
     experts = std::max(experts, of.count);
     active = std::max(active, of.active);
   }

@@ -48,8 +48,18 @@ void set_tensor_types(Architecture& arch, std::map<std::string, DType> types);
 std::vector<std::int64_t> kind_counts(const Architecture& arch, const LayerRange& layers);
 std::int64_t widest_window(const Architecture& arch);  // of the layers that have one; 0: none has
 std::int64_t narrowest_ffn(const Architecture& arch);  // columns, of any kind of layer
-// The first layer of each kind, which stands for all of them.
+// The first layer of each kind, which stands for all of them; of a kind that no layer is of, the first of all.
 std::vector<std::int64_t> layer_of_kinds(const Architecture& arch);
+// Over the layers of a range; `of_layer` is asked once for each kind that they are of.
+template <class OfLayer>
+auto sum_over_layers(const Architecture& arch, const LayerRange& layers, OfLayer of_layer) {
+  using Sum = decltype(of_layer(std::int64_t{}));
+  const std::vector<std::int64_t> counts = kind_counts(arch, layers), of_kinds = layer_of_kinds(arch);
+  Sum sum{};
+  for (std::size_t kind = 0; kind < counts.size(); ++kind)
+    if (counts[kind] > 0) sum += static_cast<Sum>(counts[kind]) * of_layer(of_kinds[kind]);
+  return sum;
+}
 
 std::int64_t block_parameters(const Architecture& arch, std::int64_t layer);
 double mean_block_parameters(const Architecture& arch);

@@ -60,7 +60,7 @@ std::int64_t TensorSpec::elements() const {
 
 std::int64_t parameters_of(const std::vector<TensorSpec>& tensors) {
   std::int64_t sum = 0;
-  for (const TensorSpec& tensor : tensors) sum += std::max<std::int64_t>(1, tensor.experts) * tensor.elements();
+  for (const TensorSpec& tensor : tensors) sum += tensor.copies() * tensor.elements();
   return sum;
 }
 

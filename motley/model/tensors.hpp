@@ -36,6 +36,7 @@ struct TensorSpec {
   // for them all.
   const std::string& type_name() const { return stacked_name.empty() ? name : stacked_name; }
   std::int64_t elements() const;  // of one expert
+  std::int64_t copies() const { return experts > 0 ? experts : 1; }
   bool is_matrix() const { return shape.size() == 2; }
   // A router's logits decide: it stays in the type of the activations.
   bool may_be_quantised() const { return is_matrix() && role != "router.weight"; }

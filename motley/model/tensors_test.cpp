@@ -89,6 +89,19 @@ TEST(Counts, AWindowBoundsAttention) {
   EXPECT_DOUBLE_EQ(blocks_flops(arch, 1e4), block_flops(arch, 0, 1e4) + 31 * block_flops(arch, 1, 1e4));
 }
 
+TEST(Counts, AKindThatNoLayerIsOfAddsNothing) {
+  const Architecture arch = read_model("mistral-7b").arch;
+  Architecture more = arch;
+  more.kinds.push_back(arch.kinds.front());
+  more.kinds.back().ffn *= 2;
+  const Shard whole = make_shards(more, 1).front();
+  const ModelPart all = whole_model(arch);
+  EXPECT_EQ(total_parameters(more), total_parameters(arch));
+  EXPECT_DOUBLE_EQ(blocks_flops(more, 100), blocks_flops(arch, 100));
+  EXPECT_EQ(weight_bytes(more, all, whole, DType::bf16),
+            weight_bytes(arch, all, make_shards(arch, 1).front(), DType::bf16));
+}
+
 // Mixtral 8x7B: 46.703 billion parameters, of which a token passes 12.880.
 TEST(Counts, OfExpertsATokenPassesSome) {
   const Architecture arch = read_model("mixtral-8x7b").arch;

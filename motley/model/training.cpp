@@ -10,26 +10,20 @@ namespace {
 
 std::int64_t held(const Architecture& arch, const std::vector<TensorSpec>& tensors, const Shard& shard) {
   std::int64_t elements = 0;
-  for (const TensorSpec& tensor : tensors)
-    elements += std::max<std::int64_t>(1, tensor.experts) * slice_of(arch, tensor, shard).elements();
+  for (const TensorSpec& tensor : tensors) elements += tensor.copies() * slice_of(arch, tensor, shard).elements();
   return elements;
 }
 
 // FFN columns of the rank that a token passes.
 std::int64_t passed_columns(const Architecture& arch, std::int64_t layer, const Shard& shard) {
-  const std::int64_t columns = shard.columns.at(arch.kind_index(layer)).size();
-  return std::max<std::int64_t>(1, arch.kind(layer).experts.active) * columns;
+  return arch.kind(layer).active_ffns() * shard.columns.at(arch.kind_index(layer)).size();
 }
 
 }  // namespace
 
 std::int64_t rank_parameters(const Architecture& arch, const ModelPart& part, const Shard& shard) {
-  std::int64_t parameters = held(arch, part_tensors(arch, ends_of(part)), shard);
-  const std::vector<std::int64_t> counts = kind_counts(arch, part.layers);
-  for (const std::int64_t layer : layer_of_kinds(arch))
-    if (const std::int64_t count = counts[arch.kind_index(layer)]; count > 0)
-      parameters += count * held(arch, block_tensors(arch, layer), shard);
-  return parameters;
+  const auto of_block = [&](std::int64_t layer) { return held(arch, block_tensors(arch, layer), shard); };
+  return held(arch, part_tensors(arch, ends_of(part)), shard) + sum_over_layers(arch, part.layers, of_block);
 }
 
 std::int64_t backward_elements_per_token(const Architecture& arch, std::int64_t layer, const Shard& shard) {

@@ -272,14 +272,15 @@ void StageModel::Impl::embed(Tensor hidden) {
 }
 
 BlockBuffers StageModel::Impl::block_buffers(std::int64_t layer, std::int64_t tokens) const {
-  const Experts& experts = spec.arch.kind(layer).experts;
+  const LayerKind& kind = spec.arch.kind(layer);
+  const Experts& experts = kind.experts;
   const std::int64_t columns = shard.columns[spec.arch.kind_index(layer)].size();
   // Layers of another kind may need more of the buffer.
   const auto part_of = [&](const char* buffer, std::int64_t count, std::int64_t width) {
     return buffers.at(buffer).flatten().narrow(0, 0, count * width).view({count, width});
   };
   const auto ffn_rows = [&](const char* buffer) {  // of experts one for each that a token takes
-    return part_of(buffer, tokens * std::max<std::int64_t>(1, experts.active), columns);
+    return part_of(buffer, tokens * kind.active_ffns(), columns);
   };
   const auto routing = [&](const char* buffer, std::int64_t width) {
     return experts.count > 0 ? part_of(buffer, tokens, width) : Tensor();
