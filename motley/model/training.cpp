@@ -27,13 +27,14 @@ std::int64_t rank_parameters(const Architecture& arch, const ModelPart& part, co
 }
 
 std::int64_t backward_elements_per_token(const Architecture& arch, std::int64_t layer, const Shard& shard) {
-  return 3 * arch.hidden + (arch.gated ? 4 : 2) * passed_columns(arch, layer, shard);
+  const bool experts = arch.kind(layer).experts.count > 0;
+  return (experts ? 6 : 3) * arch.hidden + (arch.gated ? 4 : 2) * shard.columns.at(arch.kind_index(layer)).size();
 }
 
 std::int64_t stored_elements_per_token(const Architecture& arch, std::int64_t layer, const Shard& shard) {
   const std::int64_t attention = (2 * shard.heads.size() + 2 * shard.kv_heads.size()) * arch.head_dim;
   const Experts& experts = arch.kind(layer).experts;
-  const std::int64_t routing = experts.active * (2 * arch.hidden + 2) + experts.count;
+  const std::int64_t routing = experts.active * (2 * arch.hidden + 7) + experts.count;
   return 4 * arch.hidden + attention + (arch.gated ? 3 : 2) * passed_columns(arch, layer, shard) + routing;
 }
 

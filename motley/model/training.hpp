@@ -14,15 +14,16 @@ std::int64_t rank_parameters(const Architecture& arch, const ModelPart& part, co
 // Elements that the backward pass of one block reads per token, on one rank: its input, both normed inputs, the sum
 // after attention (hidden size each), query, key, value and the attention's output (the rank's heads), up, gate where
 // gated, and their product (the rank's FFN columns, of all experts that a token takes). Where there are experts, the
-// normed input and the output once more for each that a token takes, the router's logits, and which it chose with what
-// share. Scores are computed again, as fused attention does. A block of which only the input is kept (recomputation)
+// normed input and the output once more for each that a token takes, the router's logits, and for each that was chosen
+// its share and three 64-bit indices. Scores are computed again, as fused attention does. A block of which only the input is kept (recomputation)
 // has `hidden` elements instead.
 std::int64_t stored_elements_per_token(const Architecture& arch, std::int64_t layer, const Shard& shard);
 
 // Elements that the backward pass of one block works with per token, on one rank, in addition to what is stored. The
 // gradient of the FFN's product, and with it those of up and gate and the activation once more (4 of the rank's FFN
 // columns; without a gate 2); and three times the hidden size: the gradient that came, the one that goes on past the
-// FFN, and a sum.
+// FFN, and a sum. Experts have their turns one after another, each with all tokens at most, and three times the hidden
+// size more: the gradients of its output and of its input, and these among those of all tokens.
 std::int64_t backward_elements_per_token(const Architecture& arch, std::int64_t layer, const Shard& shard);
 
 // Elements that the element-wise operations of one block read and write per token, on one rank. Each operation reads

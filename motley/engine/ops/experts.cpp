@@ -47,7 +47,9 @@ void Ops::mix_experts(Activation kind, Tensor& out, Tensor& gates, Tensor& other
     if (out.defined()) product = at::empty(own.sizes(), sum.options());
     gated(kind, gate, other, own, experts.gate[expert], experts.up[expert]);
     linear(product, gate, experts.down[expert].weight, experts.down[expert].bias);
-    sum.index_add_(0, token, product * shares.flatten().index_select(0, place).unsqueeze(1));
+    // index_add_() would keep what it adds for the backward pass.
+    sum.scatter_add_(0, token.unsqueeze(1).expand_as(product),
+                     product * shares.flatten().index_select(0, place).unsqueeze(1));
   }
   if (out.defined())
     out.copy_(sum);
