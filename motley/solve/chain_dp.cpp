@@ -150,8 +150,7 @@ ChainSolver::ChainSolver(const ChainProblem& problem)
   latency_.resize(rows_.size() * width_);
   steps_.resize(latency_.size());
   window_.resize(width_);
-  middle_reach_.resize(width_);
-  first_reach_.resize(width_);
+  reach_.resize(problem.options.size() * entry_.of_group.size() * 2 * width_);
   std::vector<double> least(counts_.size(), unbounded);
   for (const auto& option : problem.options)
     for (std::size_t kind = 0; kind < least.size(); ++kind)
@@ -171,7 +170,7 @@ ChainSolver::ChainSolver(const ChainProblem& problem)
 // Where all are alike, by their number, so that equal numbers take equal times to the last bit.
 double ChainSolver::units_s(int option, std::int64_t rest, std::int64_t total) const {
   const std::vector<double>& sums = latency_sums_[static_cast<std::size_t>(option)];
-  if (counts_.size() == 1) return sums[static_cast<std::size_t>(total - rest)];
+  if (alike()) return sums[static_cast<std::size_t>(total - rest)];
   return sums[static_cast<std::size_t>(total)] - sums[static_cast<std::size_t>(rest)];
 }
 
@@ -181,43 +180,74 @@ std::int32_t ChainSolver::row_index(std::int64_t used, int entry, int exit) cons
   return static_cast<std::int32_t>((used * entries + entry) * exits + exit);
 }
 
-ChainSolver::Reach ChainSolver::reach_of(const ChainOption& option, ChainPosition position, double hop_load_s,
-                                         double bound, std::vector<std::int64_t>& of_rest) const {
-  const std::int64_t capacity = terms(option, position).capacity;
-  const auto fits = [&](std::int64_t rest, std::int64_t total) {
-    return size_of_units(counts_, option, rest, total) <= capacity &&
-           (bound == unbounded || busy(counts_, option, position, rest, total).load_s + hop_load_s <= bound);
-  };
-  if (counts_.size() > 1) {
-    std::int64_t total = 0;
-    for (std::int64_t rest = 0; rest <= problem_.units; ++rest) {
-      total = std::max(total, rest);
-      while (total < problem_.units && fits(rest, total + 1)) ++total;
-      of_rest[static_cast<std::size_t>(rest)] = total;
-    }
-    return {.of_rest = &of_rest};
-  }
+// Units of a stage, where all are alike.
+std::int64_t ChainSolver::most_alike(const ChainOption& option, ChainPosition position, double hop_load_s,
+                                     double bound) const {
+  const PositionTerms& own = terms(option, position);
   const std::int64_t size = option.unit_size.empty() ? 1 : option.unit_size.front();
-  const std::int64_t most = std::min(capacity / size, problem_.units);
-  if (most < 1 || bound == unbounded || fits(0, most)) return {.most = std::max<std::int64_t>(0, most)};
-  if (!fits(0, 1)) return {};
+  const std::int64_t most = std::min(own.capacity / size, problem_.units);
+  const double each = option.per_unit.front().load_s;
+  const auto fits = [&](std::int64_t units) {
+    return own.fixed.load_s + each * static_cast<double>(units) + hop_load_s <= bound;
+  };
+  if (most < 1 || bound == unbounded || fits(most)) return std::max<std::int64_t>(0, most);
+  if (!fits(1)) return 0;
   // The quotient may be off by one in its last bit; the load itself decides.
-  const double fixed = terms(option, position).fixed.load_s + hop_load_s;
-  auto units =
-      std::clamp<std::int64_t>(static_cast<std::int64_t>((bound - fixed) / option.per_unit.front().load_s), 1, most);
-  while (units < most && fits(0, units + 1)) ++units;
-  while (units > 1 && !fits(0, units)) --units;
-  return {.most = units};
+  const double fixed = own.fixed.load_s + hop_load_s;
+  auto units = std::clamp<std::int64_t>(static_cast<std::int64_t>((bound - fixed) / each), 1, most);
+  while (units < most && fits(units + 1)) ++units;
+  while (units > 1 && !fits(units)) --units;
+  return units;
 }
 
-std::int64_t ChainSolver::most_units(const ChainOption& option, ChainPosition position, double hop_load_s,
-                                     double bound) const {
-  std::vector<std::int64_t> of_rest(counts_.size() > 1 ? width_ : 0);
-  const Reach reach = reach_of(option, position, hop_load_s, bound, of_rest);
-  if (reach.of_rest == nullptr) return reach.most;
-  std::int64_t most = 0;
-  for (std::int64_t rest = 0; rest < problem_.units; ++rest) most = std::max(most, reach(rest) - rest);
+std::int64_t ChainSolver::reach_from(std::int64_t rest, std::int64_t total, const ChainOption& option,
+                                     ChainPosition position, double hop_load_s, double bound) const {
+  const std::int64_t capacity = terms(option, position).capacity;
+  const auto fits = [&](std::int64_t more) {
+    return size_of_units(counts_, option, rest, more) <= capacity &&
+           (bound == unbounded || busy(counts_, option, position, rest, more).load_s + hop_load_s <= bound);
+  };
+  while (total < problem_.units && fits(total + 1)) ++total;
+  return total;
+}
+
+void ChainSolver::fill_reach(const ChainOption& option, ChainPosition position, double hop_load_s, double bound,
+                             std::int64_t* reach) const {
+  const std::int64_t most = alike() ? most_alike(option, position, hop_load_s, bound) : 0;
+  std::int64_t total = 0;
+  for (std::int64_t rest = 0; rest <= problem_.units; ++rest) {
+    total = alike() ? rest + most : reach_from(rest, std::max(total, rest), option, position, hop_load_s, bound);
+    reach[rest] = total;
+  }
+}
+
+std::int64_t* ChainSolver::reach_of(int option, int entry, ChainPosition position) {
+  const std::size_t row = static_cast<std::size_t>(option) * entry_.of_group.size() + static_cast<std::size_t>(entry);
+  return &reach_[(2 * row + (position == ChainPosition::first ? 1 : 0)) * width_];
+}
+
+void ChainSolver::fill_reaches(int option_index, double bound) {
+  const ChainOption& option = problem_.options[option_index];
+  for (int entry = 0; entry < static_cast<int>(entry_.of_group.size()); ++entry)
+    for (const ChainPosition position : {ChainPosition::middle, ChainPosition::first})
+      fill_reach(option, position, problem_.hops[option.place][entry_.of_group[entry]].load_s, bound,
+                 reach_of(option_index, entry, position));
+}
+
+// Of a stage, wherever it begins.
+std::int64_t ChainSolver::most_units(const ChainOption& option, ChainPosition position, double bound) const {
+  if (alike()) return most_alike(option, position, 0, bound);
+  std::int64_t most = 0, total = 0;
+  for (std::int64_t rest = 0; rest < problem_.units; ++rest) {
+    total = reach_from(rest, std::max(total, rest), option, position, 0, bound);
+    most = std::max(most, total - rest);
+  }
   return most;
+}
+
+// Of a stage that holds the line's last ones.
+std::int64_t ChainSolver::most_at_end(const ChainOption& option, ChainPosition position, double bound) const {
+  return alike() ? most_alike(option, position, 0, bound) : reach_from(0, 0, option, position, 0, bound);
 }
 
 // For every class, the most units that one of its items can account for: an upper bound, as options divide their
@@ -227,7 +257,7 @@ std::vector<double> ChainSolver::capacity_per_item(double bound) const {
   for (const auto& option : problem_.options) {
     std::int64_t most = 0;
     for (int position = 0; position < 4; ++position)
-      most = std::max(most, most_units(option, static_cast<ChainPosition>(position), 0, bound));
+      most = std::max(most, most_units(option, static_cast<ChainPosition>(position), bound));
     const int items = std::accumulate(option.takes.begin(), option.takes.end(), 0);
     for (std::size_t k = 0; k < best.size(); ++k)
       if (option.takes[k] > 0) best[k] = std::max(best[k], static_cast<double>(most) / items);
@@ -246,8 +276,7 @@ void ChainSolver::start_chains(int option_index, double bound, Best& best) {
     room += (problem_.counts[k] - option.takes[k]) * per_item_[k];
   }
   const auto row = row_index(option_offset_[option_index], entry_.group[option.place], exit_.group[option.place]);
-  const std::int64_t most =
-      std::min(reach_of(option, ChainPosition::last, 0, bound, middle_reach_)(0), problem_.units - 1);
+  const std::int64_t most = std::min(most_at_end(option, ChainPosition::last, bound), problem_.units - 1);
   const std::int64_t least = least_total(room);
   double* latencies = &latency_[static_cast<std::size_t>(row) * width_];
   Step* steps = &steps_[static_cast<std::size_t>(row) * width_];
@@ -263,7 +292,7 @@ void ChainSolver::start_chains(int option_index, double bound, Best& best) {
     evaluated_ += most - least + 1;
   }
 
-  if (!enough || reach_of(option, ChainPosition::only, 0, bound, first_reach_)(0) < problem_.units) return;
+  if (!enough || most_at_end(option, ChainPosition::only, bound) < problem_.units) return;
   const double latency = busy(counts_, option, ChainPosition::only, 0, problem_.units).latency_s;
   if (latency < best.latency_s) best = {latency, {option_index, problem_.units}, -1, 0};
 }
@@ -287,18 +316,20 @@ void ChainSolver::trim(std::int64_t used) {
 
 // Puts a stage in front of a row's chains: best over its units, as a minimum over a sliding window of
 // latency(row, j) less the sum over the line's last j units.
+template <bool alike>
 void ChainSolver::add_middle(std::int32_t from, std::int32_t to, int option_index, const StageSeconds& hop,
-                             const Reach& furthest, std::int64_t least, double cutoff_s) {
+                             const std::int64_t* furthest, std::int64_t least, double cutoff_s) {
   const auto& option = problem_.options[option_index];
   const double* source = &latency_[static_cast<std::size_t>(from) * width_];
   double* target = &latency_[static_cast<std::size_t>(to) * width_];
   Step* steps = &steps_[static_cast<std::size_t>(to) * width_];
   const Row have = rows_[from];
   Row& reach = rows_[to];
+  const double* sums = latency_sums_[static_cast<std::size_t>(option_index)].data();
   const double fixed = terms(option, ChainPosition::middle).fixed.latency_s + hop.latency_s;
 
   const std::int64_t first = std::max(have.low + 1, least);
-  const std::int64_t last = std::min(furthest(have.high), problem_.units - 1);  // the first stage still needs a unit
+  const std::int64_t last = std::min(furthest[have.high], problem_.units - 1);  // the first stage still needs a unit
   if (first > last) return;
   if (reach.low > reach.high) reach = {first, first - 1};
   for (std::int64_t j = last; j > reach.high; --j) target[j] = unbounded;
@@ -308,18 +339,18 @@ void ChainSolver::add_middle(std::int32_t from, std::int32_t to, int option_inde
   Candidate* const window = window_.data();
   std::size_t head = 0, tail = 0;
   std::int64_t entering = have.low;
-  while (entering < have.high && furthest(entering) < first) ++entering;
+  while (entering < have.high && furthest[entering] < first) ++entering;
   for (std::int64_t total = first; total <= last; ++total) {
     for (; entering <= std::min(total - 1, have.high); ++entering) {
       if (source[entering] == unbounded) continue;
-      const double key = source[entering] - units_s(option_index, 0, entering);
+      const double key = source[entering] - sums[entering];
       while (tail > head && window[tail - 1].key > key) --tail;
       window[tail++] = {key, entering};
     }
-    while (head < tail && furthest(window[head].units) < total) ++head;
+    while (head < tail && furthest[window[head].units] < total) ++head;
     if (head == tail) continue;
     const std::int64_t rest = window[head].units;
-    const double latency = source[rest] + fixed + units_s(option_index, rest, total);
+    const double latency = source[rest] + fixed + (alike ? sums[total - rest] : sums[total] - sums[rest]);
     if (latency >= target[total]) continue;
     if (latency + least_left_s_[static_cast<std::size_t>(total)] >= cutoff_s) continue;
     target[total] = latency;
@@ -329,12 +360,12 @@ void ChainSolver::add_middle(std::int32_t from, std::int32_t to, int option_inde
 }
 
 void ChainSolver::close_chain(std::int32_t from, int option_index, const StageSeconds& hop, double return_s,
-                              const Reach& furthest, Best& best) {
+                              const std::int64_t* furthest, Best& best) {
   const double fixed = terms(problem_.options[option_index], ChainPosition::first).fixed.latency_s;
   const double* source = &latency_[static_cast<std::size_t>(from) * width_];
   const Row have = rows_[from];
   for (std::int64_t rest = std::min(have.high, problem_.units - 1); rest >= have.low; --rest) {
-    if (furthest(rest) < problem_.units) break;
+    if (furthest[rest] < problem_.units) break;
     const double latency =
         source[rest] + (fixed + units_s(option_index, rest, problem_.units)) + hop.latency_s + return_s;
     if (latency < best.latency_s) best = {latency, {option_index, problem_.units - rest}, from, rest};
@@ -342,7 +373,7 @@ void ChainSolver::close_chain(std::int32_t from, int option_index, const StageSe
   }
 }
 
-void ChainSolver::extend_chains(std::int64_t used, int option_index, double bound, Best& best) {
+void ChainSolver::extend_chains(std::int64_t used, int option_index, Best& best) {
   const auto& option = problem_.options[option_index];
   bool enough = true;
   double room = 0;
@@ -355,14 +386,14 @@ void ChainSolver::extend_chains(std::int64_t used, int option_index, double boun
   const std::int64_t least = least_total(room);
   for (int entry = 0; entry < static_cast<int>(entry_.of_group.size()); ++entry) {
     const StageSeconds& hop = problem_.hops[option.place][entry_.of_group[entry]];
-    const Reach middle = reach_of(option, ChainPosition::middle, hop.load_s, bound, middle_reach_);
-    const Reach first = enough ? reach_of(option, ChainPosition::first, hop.load_s, bound, first_reach_) : Reach{};
+    const std::int64_t* middle = reach_of(option_index, entry, ChainPosition::middle);
+    const std::int64_t* first = reach_of(option_index, entry, ChainPosition::first);
     for (int exit = 0; exit < static_cast<int>(exit_.of_group.size()); ++exit) {
       const auto from = row_index(used, entry, exit);
       if (rows_[from].low > rows_[from].high) continue;
-      if (middle.of_rest != nullptr || middle.most > 0)
-        add_middle(from, row_index(used + option_offset_[option_index], entry_.group[option.place], exit), option_index,
-                   hop, middle, least, best.latency_s);
+      const auto to = row_index(used + option_offset_[option_index], entry_.group[option.place], exit);
+      alike() ? add_middle<true>(from, to, option_index, hop, middle, least, best.latency_s)
+              : add_middle<false>(from, to, option_index, hop, middle, least, best.latency_s);
       if (enough)
         close_chain(from, option_index, hop, problem_.return_latency_s[exit_.of_group[exit]][option.place], first,
                     best);
@@ -393,10 +424,11 @@ std::optional<Chain> ChainSolver::least_latency(double load_bound, double cutoff
   Best best;
   best.latency_s = cutoff_s;
   const int options = static_cast<int>(problem_.options.size());
+  for (int option = 0; option < options; ++option) fill_reaches(option, load_bound);
   for (int option = 0; option < options; ++option) start_chains(option, load_bound, best);
   for (std::int64_t used = 1; used < used_states_; ++used) {
     trim(used);
-    for (int option = 0; option < options; ++option) extend_chains(used, option, load_bound, best);
+    for (int option = 0; option < options; ++option) extend_chains(used, option, best);
   }
   if (best.stage.units == 0) return std::nullopt;
   return trace(best);

@@ -133,27 +133,31 @@ class ChainSolver {
     std::int64_t rest = 0;  // units in that row
   };
 
-  // How far a stage reaches that begins behind `rest` placed units: the most units that are then placed.
-  struct Reach {
-    std::int64_t most = 0;                               // units of a stage, where all are alike
-    const std::vector<std::int64_t>* of_rest = nullptr;  // else
-    std::int64_t operator()(std::int64_t rest) const {
-      return of_rest == nullptr ? rest + most : (*of_rest)[static_cast<std::size_t>(rest)];
-    }
-  };
-  Reach reach_of(const ChainOption& option, ChainPosition position, double hop_load_s, double bound,
-                 std::vector<std::int64_t>& of_rest) const;
-  std::int64_t most_units(const ChainOption& option, ChainPosition position, double hop_load_s, double bound) const;
+  bool alike() const { return counts_.size() == 1; }  // all units
+  // The most units of a stage under a bound: where all are alike, wherever it begins, and at the line's end.
+  std::int64_t most_alike(const ChainOption& option, ChainPosition position, double hop_load_s, double bound) const;
+  std::int64_t most_units(const ChainOption& option, ChainPosition position, double bound) const;
+  std::int64_t most_at_end(const ChainOption& option, ChainPosition position, double bound) const;
+  // How far a stage reaches that begins behind `rest` placed units: the most units that are then placed. At least
+  // `total`, and where they are not alike.
+  std::int64_t reach_from(std::int64_t rest, std::int64_t total, const ChainOption& option, ChainPosition position,
+                          double hop_load_s, double bound) const;
+  // The same by `rest`: of one option at one position, and of an option by the group of places behind it.
+  void fill_reach(const ChainOption& option, ChainPosition position, double hop_load_s, double bound,
+                  std::int64_t* reach) const;
+  void fill_reaches(int option, double bound);
+  std::int64_t* reach_of(int option, int entry, ChainPosition position);
   std::vector<double> capacity_per_item(double bound) const;
   std::int64_t least_total(double room) const;
   double units_s(int option, std::int64_t rest, std::int64_t total) const;
   std::int32_t row_index(std::int64_t used, int entry, int exit) const;
   void start_chains(int option, double bound, Best& best);
-  void extend_chains(std::int64_t used, int option, double bound, Best& best);
+  void extend_chains(std::int64_t used, int option, Best& best);
   void trim(std::int64_t used);
-  void add_middle(std::int32_t from, std::int32_t to, int option, const StageSeconds& hop, const Reach& reach,
+  template <bool alike>
+  void add_middle(std::int32_t from, std::int32_t to, int option, const StageSeconds& hop, const std::int64_t* reach,
                   std::int64_t least, double cutoff_s);
-  void close_chain(std::int32_t from, int option, const StageSeconds& hop, double return_s, const Reach& reach,
+  void close_chain(std::int32_t from, int option, const StageSeconds& hop, double return_s, const std::int64_t* reach,
                    Best& best);
   Chain trace(const Best& best) const;
 
@@ -169,9 +173,9 @@ class ChainSolver {
   std::vector<double> latency_;                    // of every row's states
   std::vector<Step> steps_;
   std::vector<Row> rows_;
-  std::vector<double> per_item_;                          // of every class, under the present bound
-  std::vector<Candidate> window_;                         // of the sliding minimum
-  std::vector<std::int64_t> middle_reach_, first_reach_;  // of the option that is tried
+  std::vector<double> per_item_;     // of every class, under the present bound
+  std::vector<Candidate> window_;    // of the sliding minimum
+  std::vector<std::int64_t> reach_;  // of fill_reaches()
   std::int64_t evaluated_ = 0;
 };
 
