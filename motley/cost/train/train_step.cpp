@@ -191,6 +191,7 @@ TrainStepCost::TrainStepCost(const CostOptions& options, const Cluster& cluster,
       layer_of_kinds_(layer_of_kinds(arch)),
       type_(training.precision),
       states_(state_bytes(training)),
+      blocks_flops_(blocks_flops(arch, 0)),
       element_bytes_(static_cast<double>(bytes_of(dtype_row(type_).computed_in, 1))),
       hops_(setting(options, "motley.blocking_hops", 0) > 0 ? HopMode::blocking : HopMode::overlapped),
       boundary_overhead_s_(setting(options, "motley.boundary_overhead_s", 0)),
@@ -199,8 +200,10 @@ TrainStepCost::TrainStepCost(const CostOptions& options, const Cluster& cluster,
       copies_(executor_cost(training.executor).copies) {
   if (const auto given = options.settings.find("motley.layer_overhead_s"); given != options.settings.end())
     launch_s_ = given->second;
-  for (const std::int64_t layer : layer_of_kinds(arch))
+  for (const std::int64_t layer : layer_of_kinds(arch)) {
     block_parameters_.push_back(static_cast<double>(block_parameters(arch, layer)));
+    block_flops_.push_back(block_flops(arch, layer, 0));
+  }
   const auto length = static_cast<double>(training.sequence_length);
   const LayerCounts mean = mean_layer_counts(arch, 1);
   for (std::size_t type = 0; type < cluster.types.size(); ++type) {
@@ -329,11 +332,12 @@ std::optional<LayerTime> TrainStepCost::measured(int device, std::int64_t degree
 // was not measured, a rank computes its share of the whole.
 std::optional<LayerTime> TrainStepCost::measured(const TensorGroup& group, std::int64_t sequences,
                                                  LayerPart part) const {
+  if (profile_.layer_time.empty()) return std::nullopt;
   const auto degree = static_cast<double>(group.degree());
   const auto share = [&](const Rank& rank) {
     switch (part) {
       case LayerPart::embedding: return 1 / degree;
-      case LayerPart::block: return rank_flops(rank) / blocks_flops(arch_, 0);
+      case LayerPart::block: return rank_flops(rank) / blocks_flops_;
       case LayerPart::head: return rank.head_flops / head_flops(arch_);
     }
     return 1 / degree;
@@ -561,6 +565,10 @@ double TrainStepCost::step_flops() const {
   const auto length = static_cast<double>(training_.sequence_length);
   const double token = blocks_flops(arch_, length / 2) + head_flops(arch_);
   return (1 + backward_products) * token * length * static_cast<double>(training_.global_batch);
+}
+
+double TrainStepCost::flops_of_mean(std::size_t kind) const {
+  return block_flops_[kind] * static_cast<double>(arch_.layers) / blocks_flops_;
 }
 
 double TrainStepCost::peak_flop_per_s(int device) const { return product_flop_per_s(cluster_.type_of(device), type_); }

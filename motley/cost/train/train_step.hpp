@@ -156,6 +156,8 @@ class TrainStepCost {
 
   // FLOPs of the model in one step, without recomputation: three times the forward pass.
   double step_flops() const;
+  // FLOPs of a layer of this kind, as a share of those of the model's mean layer.
+  double flops_of_mean(std::size_t kind) const;
   double peak_flop_per_s(int device) const;
   double block_bytes(std::size_t kind, double bytes_per_parameter) const;  // of a whole block's parameters
   DType type() const { return type_; }
@@ -192,7 +194,8 @@ class TrainStepCost {
   std::vector<std::int64_t> layer_of_kinds_;
   DType type_;
   StateBytes states_;
-  std::vector<double> block_parameters_;  // by kind of layer
+  std::vector<double> block_parameters_, block_flops_;  // by kind of layer
+  double blocks_flops_;                                 // of all layers
   double element_bytes_;
   HopMode hops_;
   double boundary_overhead_s_;

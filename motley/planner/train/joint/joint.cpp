@@ -103,12 +103,9 @@ double least_block_s(const TrainProblem& problem, int device) {
         plain_name(time.device_type) == type)
       least_s = std::min(least_s, (time.forward_s + time.backward_s) * static_cast<double>(time.tp) /
                                       static_cast<double>(time.micro_batch));
-  const Architecture& arch = problem.model.arch;
   const SequenceTime alone = problem.cost.sequence_time(device);
-  for (const std::int64_t layer : layer_of_kinds(arch)) {
-    const double part = block_flops(arch, layer, 0) * static_cast<double>(arch.layers) / blocks_flops(arch, 0);
-    least_s = std::min(least_s, alone.kinds_s[arch.kind_index(layer)] / part);
-  }
+  for (std::size_t kind = 0; kind < alone.kinds_s.size(); ++kind)
+    least_s = std::min(least_s, alone.kinds_s[kind] / problem.cost.flops_of_mean(kind));
   return least_s;
 }
 
