@@ -12,11 +12,13 @@ namespace motley {
 
 // One kind of tensor, without ".weight" or ".bias". N stands for the layer: "model.layers.N.self_attn.q_proj" is
 // "blk.N.attn_q". E stands for an expert, and GGUF files have one tensor for all of them, [experts, rows, columns].
+// Where `gguf_ending` is given, Hugging Face's name ends in neither: "e_score_correction_bias" is "exp_probs_b.bias".
 struct TensorNames {
   std::string_view role;  // the engine's name
   std::string_view hugging_face;
   std::string_view gguf;     // empty: no GGUF file has it
   bool paired_rows = false;  // in GGUF files the rows of a rotated pair lie next to each other
+  std::string_view gguf_ending = {};
 };
 
 // How the tensors of a GGUF file are to be read.
