@@ -57,6 +57,8 @@ void write_architecture(const Model& model, DType type, GgufWriter& writer) {
   const auto& form = family_of(arch).gguf;
   if (!form) no_key_for(model, "the family " + arch.family);
   if (arch.activation != Activation::silu) no_key_for(model, "its activation");
+  if (form->has_no_key_for != nullptr)
+    if (const std::string what = form->has_no_key_for(arch); !what.empty()) no_key_for(model, what);
   const bool windowed = std::ranges::count(form->keys, "attention.sliding_window", &GgufKey::gguf) > 0;
   if (!windowed && std::ranges::any_of(arch.kinds, [](const LayerKind& kind) { return kind.window > 0; }))
     no_key_for(model, "a sliding window of this family");
@@ -73,23 +75,28 @@ void write_architecture(const Model& model, DType type, GgufWriter& writer) {
   // What linear scaling stretches is the context before.
   size("context_length", arch.rotary.scaling == RotaryScaling::linear ? arch.rotary.original_context : arch.context);
   size("embedding_length", arch.hidden);
-  size("feed_forward_length", arch.kinds.front().ffn);
+  const auto dense = std::ranges::find(arch.kinds, 0, [](const LayerKind& kind) { return kind.experts.count; });
+  size("feed_forward_length", (dense != arch.kinds.end() ? *dense : arch.kinds.front()).ffn);
   size("attention.head_count", arch.heads);
   size("attention.head_count_kv", arch.kv_heads);
   size("attention.key_length", arch.head_dim);
   size("attention.value_length", arch.head_dim);
-  size("rope.dimension_count", arch.head_dim);
+  size("rope.dimension_count", rotated_dimensions(arch.rotary, arch.head_dim));
   size("vocab_size", arch.vocabulary);
   writer.set_f32(prefix + "attention.layer_norm_rms_epsilon", static_cast<float>(arch.norm_epsilon));
-  for (const GgufKey& key : form->keys)
-    if (const std::int64_t value = key.value(arch); value > 0) size(key.gguf, value);
+  for (const GgufKey& key : form->keys) {
+    const Value value = key.value(arch);
+    if (value.is_integer()) size(key.gguf, value.as_integer());
+    else if (value.is_bool()) writer.set_bool(fmt::format("{}{}", prefix, key.gguf), value.as_bool());
+    else if (value.is_number()) writer.set_f32(fmt::format("{}{}", prefix, key.gguf), static_cast<float>(value.as_number()));
+  }
   write_rotary(model, prefix, writer);
 }
 
 std::vector<float> frequency_factors(const Architecture& arch) {
   if (arch.rotary.scaling != RotaryScaling::llama3) return {};
   std::vector<float> factors;
-  for (const double divisor : llama3_divisors(arch.rotary, arch.head_dim))
+  for (const double divisor : llama3_divisors(arch.rotary, rotated_dimensions(arch.rotary, arch.head_dim)))
     factors.push_back(static_cast<float>(divisor));
   return factors;
 }

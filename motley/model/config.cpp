@@ -77,6 +77,11 @@ std::int64_t stretched_context(const Config& table, const Rotary& rotary, std::i
   return static_cast<std::int64_t>(stretched);
 }
 
+// Of the table of rotary parameters.
+std::string_view rotary_key(const Config& config) {
+  return config.has("rope_scaling") ? "rope_scaling" : "rope_parameters";
+}
+
 // ---- tokens ----
 
 std::int64_t read_token(const Reader& place, std::int64_t vocabulary) {
@@ -106,22 +111,38 @@ Activation read_activation(const Config& config, std::string_view key, const std
 }
 
 Rotary read_rotary(const Config& config, std::int64_t& context, double theta) {
-  const std::string_view key = config.has("rope_scaling") ? "rope_scaling" : "rope_parameters";
+  const std::string_view key = rotary_key(config);
   const Config table = config.has(key) ? config.table(key) : config;
   if (table.has("full_attention") || table.has("sliding_attention"))
     unsupported(config.at(key), "a table of rotary parameters per layer type", "give one table for all layers");
 
   Rotary rotary;
   rotary.theta = (table.has("rope_theta") ? table : config).number("rope_theta", {.above = 1, .max = 1e15}, theta);
-  const Config& holder = table.has("partial_rotary_factor") ? table : config;
-  if (holder.number("partial_rotary_factor", {.above = 0, .max = 1}, 1) != 1)
-    unsupported(holder.at("partial_rotary_factor"), "partial rotary embedding",
-                "only whole heads are supported for this family");
   if (!config.has(key)) return rotary;
   rotary.scaling = read_scaling(table);
   if (rotary.scaling != RotaryScaling::none) read_frequencies(config, table, context, rotary);
   context = stretched_context(table, rotary, context);
   return rotary;
+}
+
+double read_rotated_share(const Config& config, std::int64_t head_dim, std::optional<double> otherwise) {
+  const std::string_view key = rotary_key(config), share_key = "partial_rotary_factor", size_key = "rotary_dim";
+  const Config table = config.has(key) ? config.table(key) : config;
+  const Config& holder = table.has(share_key) ? table : config;
+  const Reader place = holder.has(share_key) ? holder.at(share_key) : config.at(size_key);
+  const auto whole = static_cast<double>(head_dim);
+  double share = otherwise.value_or(1);
+  if (holder.has(share_key))
+    share = holder.number(share_key, {.above = 0, .max = 1});
+  else if (config.has(size_key))
+    share = static_cast<double>(config.size(size_key, whole)) / whole;
+  if (!otherwise && share != 1)
+    unsupported(place, "partial rotary embedding", "only whole heads are supported for this family");
+  const std::int64_t rotated = rotated_dimensions({.partial = share}, head_dim);
+  if (rotated < 2 || rotated % 2 != 0)
+    place.fail(fmt::format("{} of the {} dimensions of a head cannot be rotated in pairs", rotated, head_dim),
+               "correct the part that is rotated, or `head_dim`");
+  return share;
 }
 
 void read_heads(const Config& config, Architecture& arch, std::optional<std::int64_t> kv_heads,

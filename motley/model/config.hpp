@@ -73,6 +73,9 @@ Activation read_activation(const Config& config, std::string_view key, const std
 // Both spellings: `rope_theta` with `rope_scaling`, and `rope_parameters` (transformers 5) that holds everything.
 // `theta` where none is stated. Stretches the context that is given.
 Rotary read_rotary(const Config& config, std::int64_t& context, double theta);
+// The part of each head that is rotated, its first dimensions: `partial_rotary_factor`, in both spellings, or
+// `rotary_dim`. `otherwise`: where neither is stated; none: the family rotates whole heads, and all else is refused.
+double read_rotated_share(const Config& config, std::int64_t head_dim, std::optional<double> otherwise);
 // Query and key/value heads and their size; none: as many as query heads, hidden / heads.
 void read_heads(const Config& config, Architecture& arch, std::optional<std::int64_t> kv_heads,
                 std::optional<std::int64_t> head_dim);

@@ -74,7 +74,7 @@ constexpr std::int64_t control_token = 3;  // of tokenizer.ggml.token_type
 
 // As people write it: 1e-05, where the nearest fp32 number to that is 9.99999974737875e-06.
 Value shortest(const Value& number) {
-  if (number.is_integer()) return number;
+  if (!number.is_number() || number.is_integer()) return number;
   const std::string text = fmt::format("{}", static_cast<float>(number.as_number()));
   double value = 0;
   std::from_chars(text.data(), text.data() + text.size(), value);
@@ -95,19 +95,30 @@ void copy_numbers(const Metadata& metadata, Value& config) {
   if (!config.find("num_key_value_heads")) config.set("num_key_value_heads", *config.find("num_attention_heads"));
 }
 
-// Heads are of the size that the rotary embedding says, and values as long as keys.
-void check_heads(const Metadata& metadata, Value& config) {
+// Heads are of the size that the rotary embedding says, but for forms that rotate a part, and values as long as keys.
+void check_heads(const Metadata& metadata, const GgufForm& form, Value& config) {
   const std::string rotated = metadata.own("rope.dimension_count"), values = metadata.own("attention.value_length");
   const Value* head_dim = config.find("head_dim");
   const std::int64_t hidden = binding::read_integer(metadata.at(metadata.own("embedding_length")), {.min = 1});
   const std::int64_t heads = binding::read_integer(metadata.at(metadata.own("attention.head_count")), {.min = 1});
   const Value size = head_dim ? *head_dim : Value(hidden / heads);
   if (!head_dim) config.set("head_dim", size);
-  if (metadata.find(rotated) && *metadata.find(rotated) != size)
+  if (form.rotates_part && metadata.find(rotated))
+    config.set("rotary_dim", *metadata.find(rotated));
+  else if (metadata.find(rotated) && *metadata.find(rotated) != size)
     metadata.at(rotated).fail("rotating a part of each head is not supported", "use a model that rotates whole heads");
   if (metadata.find(values) && *metadata.find(values) != size)
     metadata.at(values).fail("values of another length than keys are not supported",
                              "use a model where both are alike");
+}
+
+// Layers after the model's own, which predict further tokens, are counted with them.
+void leave_out_prediction_layers(const Metadata& metadata, Value& config) {
+  const std::string key = metadata.own("nextn_predict_layers");
+  if (!metadata.find(key)) return;
+  const std::int64_t all = binding::read_integer(metadata.at(metadata.own("block_count")), {.min = 1});
+  config.set("num_hidden_layers",
+             all - binding::read_integer(metadata.at(key), {.min = 0, .max = static_cast<double>(all - 1)}));
 }
 
 void refuse_unknown(const Metadata& metadata, const GgufForm& form) {
@@ -245,9 +256,11 @@ Value gguf_config(const std::vector<std::unique_ptr<GgufFile>>& parts) {
   refuse_unknown(metadata, *family.gguf);
   Value config = Value::object({{"model_type", std::string(family.name)}});
   copy_numbers(metadata, config);
-  check_heads(metadata, config);
+  check_heads(metadata, *family.gguf, config);
   for (const GgufKey& key : family.gguf->keys)
-    if (const Value* value = metadata.find(metadata.own(key.gguf))) config.set(key.config, *value);
+    if (const Value* value = metadata.find(metadata.own(key.gguf))) config.set(key.config, shortest(*value));
+  leave_out_prediction_layers(metadata, config);
+  if (family.gguf->add_implied != nullptr) family.gguf->add_implied(config);
   config.set("hidden_act", "silu");
   read_scaling(metadata, config);
   read_tensors(metadata, family, config);

@@ -50,7 +50,7 @@ double dynamic_theta(const Rotary& rotary, double dim, std::int64_t longest) {
 }  // namespace
 
 RotaryFrequencies rotary_frequencies(const Rotary& rotary, std::int64_t head_dim, std::int64_t longest) {
-  const auto dim = static_cast<std::int64_t>(static_cast<double>(head_dim) * rotary.partial);
+  const std::int64_t dim = rotated_dimensions(rotary, head_dim);
   const double theta = rotary.scaling == RotaryScaling::dynamic
                            ? dynamic_theta(rotary, static_cast<double>(dim), longest)
                            : rotary.theta;

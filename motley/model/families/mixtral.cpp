@@ -23,9 +23,10 @@ Architecture read_mixtral(const Config& config) {
 }
 
 constexpr std::array<GgufKey, 2> mixtral_keys = {{
-    {"expert_count", "num_local_experts", [](const Architecture& arch) { return arch.kinds.front().experts.count; }},
+    {"expert_count", "num_local_experts",
+     [](const Architecture& arch) { return Value(arch.kinds.front().experts.count); }},
     {"expert_used_count", "num_experts_per_tok",
-     [](const Architecture& arch) { return arch.kinds.front().experts.active; }},
+     [](const Architecture& arch) { return Value(arch.kinds.front().experts.active); }},
 }};
 
 constexpr auto mixtral_tensors =
