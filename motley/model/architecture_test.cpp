@@ -228,7 +228,7 @@ TEST(Architecture, QwenWindows) {
 TEST(Architecture, Qwen3HasItsOwnHeadSize) {
   const Architecture arch = arch_of({{"model_type", "\"qwen3\""}, {"hidden_size", "100"}});
   EXPECT_EQ(arch.head_dim, 128);
-  EXPECT_TRUE(arch.qk_norm);
+  EXPECT_EQ(arch.qk_norm, QkNorm::head);
   EXPECT_FALSE(arch.qkv_bias);
 }
 

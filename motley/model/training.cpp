@@ -14,9 +14,10 @@ std::int64_t held(const Architecture& arch, const std::vector<TensorSpec>& tenso
   return elements;
 }
 
-// FFN columns of the rank that a token passes.
+// FFN columns of the rank that a token passes, those of the shared expert among them.
 std::int64_t passed_columns(const Architecture& arch, std::int64_t layer, const Shard& shard) {
-  return arch.kind(layer).active_ffns() * shard.columns.at(arch.kind_index(layer)).size();
+  const std::size_t kind = arch.kind_index(layer);
+  return arch.kind(layer).active_ffns() * shard.columns.at(kind).size() + shard.shared.at(kind).size();
 }
 
 }  // namespace

@@ -344,16 +344,33 @@ void CudaOps::add_linear(Tensor& sum, Tensor& product, const Tensor& input, cons
 
 // ---- experts ----
 
-void CudaOps::route(Tensor& ids, Tensor& shares, const Tensor& logits, std::int64_t active) const {
-  if (logits.scalar_type() != at::kFloat || active > cuda::most_active) {
-    kernels_alone_ = false;
-    return Ops::route(ids, shares, logits, active);
-  }
-  MOTLEY_CHECK(logits.is_contiguous() && ids.is_contiguous() && shares.is_contiguous());
-  check(kernels_.route({.logits = logits.const_data_ptr<float>(),
+void CudaOps::score(RouterScore kind, Tensor& logits) const {
+  if (kind == RouterScore::softmax_of_chosen) return;
+  MOTLEY_CHECK(logits.scalar_type() == at::kFloat && logits.is_contiguous());
+  check(kernels_.score({.kind = kind == RouterScore::softmax ? cuda::ScoreKind::softmax : cuda::ScoreKind::sigmoid,
+                        .values = logits.mutable_data_ptr<float>(),
                         .rows = logits.size(0),
-                        .experts = static_cast<std::int32_t>(logits.size(1)),
-                        .active = static_cast<std::int32_t>(active),
+                        .columns = static_cast<std::int32_t>(logits.size(1))},
+                       device_.stream()),
+        "scoring experts");
+}
+
+void CudaOps::route(Tensor& ids, Tensor& shares, const Tensor& scores, const Tensor& selection_bias,
+                    const Experts& experts) const {
+  if (scores.scalar_type() != at::kFloat || experts.active > cuda::most_active) {
+    kernels_alone_ = false;
+    return Ops::route(ids, shares, scores, selection_bias, experts);
+  }
+  MOTLEY_CHECK(scores.is_contiguous() && ids.is_contiguous() && shares.is_contiguous());
+  const RouterRule& rule = experts.router;
+  check(kernels_.route({.scores = scores.const_data_ptr<float>(),
+                        .selection_bias = selection_bias.defined() ? selection_bias.const_data_ptr<float>() : nullptr,
+                        .rows = scores.size(0),
+                        .experts = static_cast<std::int32_t>(scores.size(1)),
+                        .active = static_cast<std::int32_t>(experts.active),
+                        .softmax = rule.score == RouterScore::softmax_of_chosen ? 1 : 0,
+                        .epsilon = rule.normalise ? static_cast<float>(rule.epsilon) : -1.0F,
+                        .factor = static_cast<float>(rule.factor),
                         .ids = ids.mutable_data_ptr<std::int64_t>(),
                         .shares = shares.mutable_data_ptr<float>()},
                        device_.stream()),

@@ -31,7 +31,9 @@ class CudaOps final : public Ops {
              const LinearWeights& up) const override;
   void add_linear(at::Tensor& sum, at::Tensor& product, const at::Tensor& input,
                   const LinearWeights& linear_weights) const override;
-  void route(at::Tensor& ids, at::Tensor& shares, const at::Tensor& logits, std::int64_t active) const override;
+  void score(RouterScore kind, at::Tensor& logits) const override;
+  void route(at::Tensor& ids, at::Tensor& shares, const at::Tensor& scores, const at::Tensor& selection_bias,
+             const Experts& experts) const override;
   void mix_experts(Activation kind, at::Tensor& out, at::Tensor& gates, at::Tensor& others, const at::Tensor& input,
                    const at::Tensor& ids, const at::Tensor& shares, const ExpertWeights& experts) const override;
   void norm(Norm kind, at::Tensor& out, const at::Tensor& input, const NormWeights& weights,

@@ -202,12 +202,24 @@ TEST_F(CudaOpsTest, RoutesAndMixesExperts) {
       add(&ExpertWeights::up, up, columns, hidden, false);
       add(&ExpertWeights::down, down, hidden, columns, i % 7 == 0);
     }
-    const Tensor input = at::randn({tokens, hidden}).to(of), logits = at::randn({tokens, count});
+    const Experts rule{.count = count,
+                       .active = active,
+                       .router = {.score = one_of({RouterScore::softmax_of_chosen, RouterScore::softmax,
+                                                   RouterScore::sigmoid}),
+                                  .normalise = one_of({false, true}),
+                                  .factor = one_of({1.0, 2.5})}};
+    const Tensor input = at::randn({tokens, hidden}).to(of),
+                 selection_bias = one_of({false, true}) ? at::randn({count}) : Tensor();
+    Tensor scores = at::randn({tokens, count}), other_scores = scores.clone();
     Tensor ids = at::empty({tokens, active}, at::kLong), other_ids = ids.clone(), shares = at::empty({tokens, active}),
            other_shares = shares.clone(), gates = at::empty({tokens * active, columns}, of), others = gates.clone(),
            out = at::empty_like(input), other_out = out.clone();
-    ops_.route(ids, shares, logits, active);
-    others_.route(other_ids, other_shares, logits, active);
+    ops_.score(rule.router.score, scores);
+    others_.score(rule.router.score, other_scores);
+    expect_close(scores, other_scores);
+    other_scores = scores;  // they are rounded unlike
+    ops_.route(ids, shares, scores, selection_bias, rule);
+    others_.route(other_ids, other_shares, other_scores, selection_bias, rule);
     ASSERT_TRUE(ids.equal(other_ids));
     expect_close(shares, other_shares);
     ops_.mix_experts(Activation::silu, out, gates, others, input, ids, shares, own);
@@ -410,7 +422,7 @@ TEST(CudaRecords, AStepWithExpertsIsReplayed) {
     Tensor ids = at::empty({tokens, active}, at::kLong), shares = at::empty({tokens, active}),
            gates = at::empty({tokens * active, width}), others = gates.clone(), out = at::empty_like(input);
     const auto step = [&](const Ops& by) {
-      by.route(ids, shares, logits, active);
+      by.route(ids, shares, logits, {}, {.count = count, .active = active});
       by.mix_experts(Activation::silu, out, gates, others, input, ids, shares, experts);
     };
     for (int turn = 0; turn < 4; ++turn) {

@@ -9,7 +9,7 @@
 namespace motley::cuda {
 
 // Raised with every change of this file: a library of another number is refused.
-inline constexpr std::int32_t kernels_version = 4;
+inline constexpr std::int32_t kernels_version = 5;
 
 enum class Element : std::int32_t { fp32, bf16, int8 };
 enum class NormKind : std::int32_t { rms, layer };
@@ -179,12 +179,26 @@ struct ProductTask {
   void* scratch;  // quantised kinds: bytes of product_scratch_bytes()
 };
 
-// Of each row of logits [rows, experts] the `active` largest, of equal ones those of the lower expert: ids and shares
-// [rows, active] by ascending expert, the shares the softmax of these logits.
+// Each row of values [rows, columns] becomes its softmax, or of each value its sigmoid.
+enum class ScoreKind : std::int32_t { softmax, sigmoid };
+struct ScoreTask {
+  ScoreKind kind;
+  float* values;
+  std::int64_t rows;
+  std::int32_t columns;
+};
+
+// Of each row of scores [rows, experts] the `active` largest with what `selection_bias` [experts] adds, of equal ones
+// those of the lower expert: ids and shares [rows, active] by ascending expert. Shares are made of the scores without
+// the bias: their softmax, or they themselves; then divided by their sum and `epsilon` where that is not negative; times
+// `factor`.
 struct RouteTask {
-  const float* logits;
+  const float* scores;
+  const float* selection_bias;  // may be null
   std::int64_t rows;
   std::int32_t experts, active;  // active: at most most_active
+  std::int32_t softmax;          // 0 or 1
+  float epsilon, factor;
   std::int64_t* ids;
   float* shares;
 };
@@ -234,6 +248,7 @@ struct Kernels {
   int (*draw)(const DrawTask&, void* stream);
   int (*product)(const ProductTask&, void* stream);
   std::int64_t (*product_scratch_bytes)(std::int64_t rows, std::int64_t inputs);
+  int (*score)(const ScoreTask&, void* stream);
   int (*route)(const RouteTask&, void* stream);
   int (*experts)(const ExpertsTask&, void* stream);
   int (*expand)(const ExpandTask&, void* stream);

@@ -117,9 +117,13 @@ class Ops {
     rotate(query, turn.positions, *turn.frequencies);
     rotate(key, turn.positions, *turn.frequencies);
   }
-  // Of each row of logits [T, experts] the `active` largest, of equal ones those of the lower expert: ids [T, active],
-  // int64, ascending, and shares [T, active], fp32: the softmax of these logits.
-  virtual void route(at::Tensor& ids, at::Tensor& shares, const at::Tensor& logits, std::int64_t active) const;
+  // A router's logits [T, experts] become scores, fp32. Unlike devices round them unlike.
+  virtual void score(RouterScore kind, at::Tensor& logits) const;
+  // Of each row of scores [T, experts] the experts with the `active` largest, to which `selection_bias` [experts], fp32,
+  // is added where it is defined, of equal ones the lower: ids [T, active], int64, ascending, and their shares [T,
+  // active], fp32, which the router's rule makes of their scores. All devices choose the same.
+  virtual void route(at::Tensor& ids, at::Tensor& shares, const at::Tensor& scores, const at::Tensor& selection_bias,
+                     const Experts& experts) const;
   // out [T, hidden] = for each row of input [T, hidden] the sum over its experts `ids` of share x
   // down(activation(gate's product) x up's product), in fp32 and in the order of the ids. `gates` and `others` [T x
   // active, columns] may hold products in between.

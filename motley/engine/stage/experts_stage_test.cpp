@@ -127,7 +127,8 @@ class ContraryBlocks final : public BlockStore {
   ContraryBlocks(std::unique_ptr<BlockStore> from, const LayerRange& layers) : from_(std::move(from)) {
     for (std::int64_t layer = layers.first; layer < layers.end; ++layer) {
       blocks_.push_back(from_->block(layer));
-      blocks_.back().router.values = -blocks_.back().router.values;
+      at::Tensor& router = blocks_.back().router.weight.values;
+      router = -router;
     }
   }
   const BlockWeights& block(std::int64_t layer) override { return blocks_.at(static_cast<std::size_t>(layer)); }

@@ -282,6 +282,9 @@ BlockBuffers StageModel::Impl::block_buffers(std::int64_t layer, std::int64_t to
   const auto ffn_rows = [&](const char* buffer) {  // of experts one for each that a token takes
     return part_of(buffer, tokens * kind.active_ffns(), columns);
   };
+  const auto shared = [&](const char* buffer) {  // once the experts are mixed
+    return experts.shared_ffn > 0 ? part_of(buffer, tokens, shard.shared[spec.arch.kind_index(layer)].size()) : Tensor();
+  };
   const auto routing = [&](const char* buffer, std::int64_t width) {
     return experts.count > 0 ? part_of(buffer, tokens, width) : Tensor();
   };
@@ -295,7 +298,10 @@ BlockBuffers StageModel::Impl::block_buffers(std::int64_t layer, std::int64_t to
           .gate = spec.arch.gated ? ffn_rows("gate") : Tensor(),
           .routed = routing("routed", experts.count),
           .chosen = routing("chosen", experts.active),
-          .shares = routing("shares", experts.active)};
+          .shares = routing("shares", experts.active),
+          .shared_gate = shared("gate"),
+          .shared_up = shared("up"),
+          .squares = spec.arch.qk_norm == QkNorm::whole ? rows("squares", tokens) : Tensor()};
 }
 
 void StageModel::Impl::run_layer(std::int64_t layer, const BlockWeights& block, std::size_t number,

@@ -4,6 +4,8 @@
 
 #include <utility>
 
+#include "motley/model/tensors.hpp"
+
 namespace motley {
 namespace {
 
@@ -50,8 +52,12 @@ BlockWeights block_of(const std::map<std::string, WeightMatrix>& tensors) {
           .gate = of.linear("gate"),
           .up = of.linear("up"),
           .down = of.linear("down"),
-          .router = of.matrix("router.weight"),
-          .experts = std::move(experts)};
+          .router = of.linear("router"),
+          .selection_bias = of.matrix(std::string(selection_bias)).values,
+          .experts = std::move(experts),
+          .shared_gate = of.linear("shared.gate"),
+          .shared_up = of.linear("shared.up"),
+          .shared_down = of.linear("shared.down")};
 }
 
 EndWeights ends_of(const std::map<std::string, WeightMatrix>& tensors) {

@@ -12,8 +12,10 @@ namespace motley {
 struct BlockWeights {
   NormWeights attention_norm, q_norm, k_norm, ffn_norm;
   LinearWeights q, k, v, o, gate, up, down;
-  WeightMatrix router;    // [experts, hidden]; undefined where there are none
-  ExpertWeights experts;  // in place of gate, up and down
+  LinearWeights router;       // [experts, hidden]; undefined where there are none
+  at::Tensor selection_bias;  // [experts], fp32; may be undefined
+  ExpertWeights experts;      // in place of gate, up and down
+  LinearWeights shared_gate, shared_up, shared_down;
 };
 
 // What stands before the first block and behind the last.
