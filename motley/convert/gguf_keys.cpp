@@ -86,9 +86,12 @@ void write_architecture(const Model& model, DType type, GgufWriter& writer) {
   writer.set_f32(prefix + "attention.layer_norm_rms_epsilon", static_cast<float>(arch.norm_epsilon));
   for (const GgufKey& key : form->keys) {
     const Value value = key.value(arch);
-    if (value.is_integer()) size(key.gguf, value.as_integer());
-    else if (value.is_bool()) writer.set_bool(fmt::format("{}{}", prefix, key.gguf), value.as_bool());
-    else if (value.is_number()) writer.set_f32(fmt::format("{}{}", prefix, key.gguf), static_cast<float>(value.as_number()));
+    if (value.is_integer())
+      size(key.gguf, value.as_integer());
+    else if (value.is_bool())
+      writer.set_bool(fmt::format("{}{}", prefix, key.gguf), value.as_bool());
+    else if (value.is_number())
+      writer.set_f32(fmt::format("{}{}", prefix, key.gguf), static_cast<float>(value.as_number()));
   }
   write_rotary(model, prefix, writer);
 }

@@ -80,8 +80,9 @@ struct InitialJob {
 
 void fill(const Model& model, const TensorSpec& tensor, std::int64_t first, std::uint64_t seed,
           std::span<float> values) {
-  if (tensor.role.ends_with(".bias") || tensor.role.ends_with("norm.weight")) {
-    std::ranges::fill(values, tensor.role.ends_with(".bias") ? 0.0F : 1.0F);
+  const bool is_bias = tensor.role.ends_with("bias");
+  if (is_bias || tensor.role.ends_with("norm.weight")) {
+    std::ranges::fill(values, is_bias ? 0.0F : 1.0F);
     return;
   }
   NormalValues(seed, tensor.name, deviation_of(model)).fill(first, values);

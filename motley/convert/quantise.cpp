@@ -53,6 +53,7 @@ struct NewTensor {
   std::string name;
   DType type;
   std::int64_t head_rows = 0;  // rows of a head whose pairs are put side by side; 0: rows stay in order
+  std::int64_t elements() const { return std::ssize(specs) * specs.front().elements(); }
 };
 
 std::string file_name_of(DType type) { return std::string(dtype_row(type).file_name); }
@@ -131,8 +132,8 @@ Quantised quantise_model(const std::string& model_path, const std::filesystem::p
     std::vector<std::int64_t> shape = tensor.specs.front().shape;
     if (!tensor.specs.front().stacked_name.empty()) shape.insert(shape.begin(), std::ssize(tensor.specs));
     writer.add_tensor(tensor.name, file_name_of(tensor.type), shape);
-    result.bytes += bytes_of(tensor.type, parameters_of(tensor.specs));
-    weights += parameters_of(tensor.specs);
+    result.bytes += bytes_of(tensor.type, tensor.elements());
+    weights += tensor.elements();
   }
   result.bits_per_weight = 8 * static_cast<double>(result.bytes) / static_cast<double>(weights);
   const std::vector<float> factors = frequency_factors(model.arch);
@@ -145,7 +146,7 @@ Quantised quantise_model(const std::string& model_path, const std::filesystem::p
     if (options.progress) options.progress(static_cast<double>(done) / static_cast<double>(weights), tensor.name);
     for (const TensorSpec& spec : tensor.specs)
       write_rows(StoredRows(checkpoint, spec.name, spec.shape), tensor, options.threads, sink);
-    done += parameters_of(tensor.specs);
+    done += tensor.elements();
   });
   return result;
 }

@@ -50,7 +50,7 @@ struct Experts {
   std::int64_t count = 0;   // 0: one FFN for all tokens
   std::int64_t active = 0;  // of a token
   RouterRule router = {};
-  std::int64_t shared_ffn = 0;  // columns of an FFN that all tokens pass, too, and whose output has the share 1; 0: none
+  std::int64_t shared_ffn = 0;  // columns of an FFN that all tokens pass, too, with a share of 1; 0: there is none
   bool operator==(const Experts&) const = default;
 };
 

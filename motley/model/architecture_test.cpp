@@ -195,6 +195,90 @@ TEST(Architecture, MixtralsFfnsAreExperts) {
   EXPECT_THROW(mixtral({{"num_local_experts", "2"}, {"num_experts_per_tok", "4"}}), Error);
 }
 
+using Changes = std::vector<std::pair<std::string, std::string>>;
+
+Architecture of_family(const std::string& name, Changes changes) {
+  changes.push_back({"model_type", "\"" + name + "\""});
+  return arch_of(changes);
+}
+
+// Columns of each layer's FFN where that is dense, else 0.
+std::vector<std::int64_t> dense_columns(const Architecture& arch) {
+  std::vector<std::int64_t> all;
+  for (std::int64_t layer = 0; layer < arch.layers; ++layer)
+    all.push_back(arch.kind(layer).experts.count > 0 ? 0 : arch.kind(layer).ffn);
+  return all;
+}
+
+TEST(Architecture, Qwen3MoeListsItsDenseLayers) {
+  const auto qwen = [](const Changes& changes) { return of_family("qwen3_moe", changes); };
+  const Architecture usual = qwen({});
+  EXPECT_EQ(usual.kinds.size(), 1);
+  EXPECT_EQ(usual.kinds.front().ffn, 768);
+  EXPECT_EQ(usual.kinds.front().experts,
+            (Experts{.count = 128, .active = 8, .router = {.score = RouterScore::softmax}}));
+  EXPECT_EQ(usual.qk_norm, QkNorm::head);
+  EXPECT_EQ(usual.head_dim, 8);
+  EXPECT_EQ(usual.kinds.front().window, 0);
+  EXPECT_EQ(qwen({{"norm_topk_prob", "true"}}).kinds.front().experts.router, RouterRule{});
+  EXPECT_THAT(dense_columns(qwen({{"mlp_only_layers", "[2, 0]"}})), ElementsAre(160, 0, 160, 0));
+  EXPECT_THAT(dense_columns(qwen({{"decoder_sparse_step", "2"}})), ElementsAre(160, 0, 160, 0));
+  EXPECT_THAT(dense_columns(qwen({{"decoder_sparse_step", "2"}, {"mlp_only_layers", "[3]"}})),
+              ElementsAre(160, 0, 160, 160));
+  EXPECT_THAT(dense_columns(qwen({{"decoder_sparse_step", "5"}})), ElementsAre(160, 160, 160, 160));
+  for (const char* key : {"num_experts", "num_local_experts"})
+    EXPECT_EQ(qwen({{key, "16"}}).kinds.front().experts.count, 16);
+  const Architecture windowed =
+      qwen({{"mlp_only_layers", "[1]"}, {"use_sliding_window", "true"}, {"sliding_window", "16"}});
+  EXPECT_EQ(windowed.kind(0).window, 16);
+  EXPECT_EQ(windowed.kind(1).window, 16);
+}
+
+TEST(Architecture, Glm4MoeBeginsWithDenseLayers) {
+  const auto glm = [](const Changes& changes) { return of_family("glm4_moe", changes); };
+  const Architecture usual = glm({});
+  EXPECT_THAT(dense_columns(usual), ElementsAre(160, 0, 0, 0));
+  EXPECT_EQ(usual.kind(1).ffn, 1408);
+  EXPECT_EQ(
+      usual.kind(1).experts,
+      (Experts{.count = 128,
+               .active = 8,
+               .router = {.score = RouterScore::sigmoid, .selection_bias = true, .normalise = true, .epsilon = 1e-20},
+               .shared_ffn = 1408}));
+  EXPECT_EQ(usual.qk_norm, QkNorm::none);
+  EXPECT_EQ(rotated_dimensions(usual.rotary, usual.head_dim), 4);
+  EXPECT_FALSE(usual.qkv_bias || usual.output_bias);
+  const Architecture other = glm({{"first_k_dense_replace", "0"},
+                                  {"n_shared_experts", "2"},
+                                  {"moe_intermediate_size", "24"},
+                                  {"routed_scaling_factor", "2.5"},
+                                  {"use_qk_norm", "true"},
+                                  {"attention_bias", "true"},
+                                  {"partial_rotary_factor", "0.25"}});
+  EXPECT_EQ(other.kinds.size(), 1);
+  EXPECT_EQ(other.kinds.front().experts.shared_ffn, 48);
+  EXPECT_EQ(other.kinds.front().experts.router.factor, 2.5);
+  EXPECT_EQ(other.qk_norm, QkNorm::head);
+  EXPECT_TRUE(other.qkv_bias && !other.output_bias);
+  EXPECT_EQ(rotated_dimensions(other.rotary, other.head_dim), 2);
+  EXPECT_EQ(glm({{"rope_parameters", R"({"rope_theta": 1e6, "partial_rotary_factor": 1.0})"}}).rotary.partial, 1);
+  EXPECT_THAT(dense_columns(glm({{"mlp_layer_types", R"(["dense", "sparse", "dense", "sparse"])"}})),
+              ElementsAre(160, 0, 160, 0));
+}
+
+TEST(Architecture, MiniMaxM2NormsAllHeadsTogether) {
+  const Architecture arch = of_family("minimax_m2", {{"rotary_dim", "64"}});
+  EXPECT_EQ(arch.qk_norm, QkNorm::whole);
+  EXPECT_EQ(arch.head_dim, 128);
+  EXPECT_EQ(rotated_dimensions(arch.rotary, arch.head_dim), 64);
+  EXPECT_EQ(arch.rotary.theta, 5e6);
+  EXPECT_EQ(arch.kinds.front().ffn, 160);
+  EXPECT_EQ(arch.kinds.front().experts,
+            (Experts{.count = 256,
+                     .active = 8,
+                     .router = {.score = RouterScore::sigmoid, .selection_bias = true, .normalise = true}}));
+}
+
 std::vector<std::int64_t> windows(const Architecture& arch) {
   std::vector<std::int64_t> all;
   for (std::int64_t layer = 0; layer < arch.layers; ++layer) all.push_back(arch.kind(layer).window);
@@ -335,6 +419,38 @@ TEST(Architecture, BadConfigsAreRefusedWithPlaceAndCause) {
       {{{"model_type", "\"opt\""}, {"ffn_dim", "4"}, {"layer_norm_elementwise_affine", "false"}},
        "without parameters",
        ""},
+      {{{"model_type", "\"qwen3_moe\""}, {"num_experts_per_tok", "9"}, {"num_experts", "4"}},
+       "num_experts_per_tok: a token cannot take 9 of 4 experts",
+       "`num_experts`"},
+      {{{"model_type", "\"qwen3_moe\""}, {"num_experts", "4"}}, "a token cannot take 8 of 4 experts", ""},
+      {{{"model_type", "\"qwen3_moe\""}, {"num_experts", "16"}, {"num_local_experts", "32"}},
+       "num_local_experts: 32 experts, and `num_experts` says 16",
+       "keep one"},
+      {{{"model_type", "\"qwen3_moe\""}, {"mlp_only_layers", "[1, 4]"}}, "mlp_only_layers[1]: 4 is out of range", ""},
+      {{{"model_type", "\"qwen3_moe\""}, {"mlp_only_layers", "0"}}, "mlp_only_layers: expected a list", ""},
+      {{{"model_type", "\"qwen3_moe\""}, {"partial_rotary_factor", "0.5"}},
+       "partial_rotary_factor: partial rotary embedding is not supported",
+       "whole heads"},
+      {{{"model_type", "\"glm4_moe\""}, {"mlp_layer_types", R"(["dense"])"}},
+       "mlp_layer_types: 1 entries for 4 layers",
+       "first_k_dense_replace"},
+      {{{"model_type", "\"glm4_moe\""}, {"mlp_layer_types", R"(["dense", "sparse", "sparse", "none"])"}},
+       "mlp_layer_types[3]",
+       ""},
+      {{{"model_type", "\"glm4_moe\""}, {"first_k_dense_replace", "5"}},
+       "first_k_dense_replace: 5 is out of range",
+       ""},
+      {{{"model_type", "\"glm4_moe\""}, {"n_group", "4"}}, "n_group: a choice among groups of experts", "1 group"},
+      {{{"model_type", "\"glm4_moe\""}, {"scoring_func", "\"softmax\""}},
+       "scoring_func: a router that scores by \"softmax\"",
+       "sigmoid"},
+      {{{"model_type", "\"glm4_moe\""}, {"partial_rotary_factor", "0.4"}},
+       "partial_rotary_factor: 3 of the 8 dimensions of a head cannot be rotated in pairs",
+       "head_dim"},
+      {{{"model_type", "\"minimax_m2\""}, {"rotary_dim", "130"}}, "rotary_dim: 130 is out of range", "at most 128"},
+      {{{"model_type", "\"minimax_m2\""}, {"intermediate_size", "2097152"}, {"num_local_experts", "4096"}},
+       "a layer of 4096 experts of 2097152 columns is not supported",
+       "at most 134217728"},
   };
   for (const Bad& bad : table) {
     SCOPED_TRACE(bad.changes.back().first + " = " + bad.changes.back().second);
@@ -365,7 +481,10 @@ RC_GTEST_PROP(ArchitectureProperty, NoValueOfAnyKeyDoesHarm, ()) {
                                                 "word_embed_proj_dim", "do_layer_norm_before",
                                                 "torch_dtype",         "hidden_act",
                                                 "tie_word_embeddings", "attention_bias",
-                                                "rms_norm_eps"};
+                                                "rms_norm_eps",        "num_local_experts",
+                                                "num_experts_per_tok", "mlp_only_layers",
+                                                "n_shared_experts",    "decoder_sparse_step",
+                                                "rotary_dim"};
   static const std::vector<std::string> values = {
       "null",
       "true",
@@ -388,6 +507,9 @@ RC_GTEST_PROP(ArchitectureProperty, NoValueOfAnyKeyDoesHarm, ()) {
       "\"qwen2\"",
       "\"qwen3\"",
       "\"opt\"",
+      "\"qwen3_moe\"",
+      "\"glm4_moe\"",
+      "\"minimax_m2\"",
       "\"float32\"",
       "[]",
       "[1, 2]",

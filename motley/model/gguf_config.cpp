@@ -229,11 +229,12 @@ void read_tensors(const Metadata& metadata, const Family& family, Value& config)
   const auto mismatch = [&](const char* what) {
     metadata.required("general.architecture").fail(what, "use the model's folder with config.json and safetensors");
   };
-  if (form.attention_bias.empty() ? !query || output : query != output)
+  if (form.attention_bias.empty() ? !query || output : form.output_bias ? query != output : output)
     mismatch("biases of some of the attention's products are not supported");
   if (ffn && form.ffn_bias.empty()) mismatch("biases of the FFN are not supported for this architecture");
   if (!form.attention_bias.empty()) config.set(form.attention_bias, query);
   if (!form.ffn_bias.empty()) config.set(form.ffn_bias, ffn);
+  if (!form.qk_norm.empty()) config.set(form.qk_norm, metadata.tensor(name_of_role("q_norm", ".weight")) != nullptr);
 }
 
 const Family& gguf_family_of(const Metadata& metadata, const Value& keys) {

@@ -32,7 +32,7 @@ std::int64_t Buffer::bytes() const {
 
 DType held_type(const Architecture& arch, const TensorSpec& tensor, DType weight_type) {
   const DType computed = dtype_row(weight_type).computed_in;
-  if (tensor.role == selection_bias) return DType::fp32;  // rounded, it would choose others
+  if (tensor.role == selection_bias_role) return DType::fp32;  // rounded, it would choose others
   if (!tensor.may_be_quantised()) return computed;
   if (weight_type == DType::int8 || weight_type == DType::int4) return tensor.in_block ? weight_type : computed;
   DType type = weight_type;

@@ -163,8 +163,8 @@ struct Buffer {
 };
 // The list that the engine allocates from. T = max_tokens, S = max_sequences, and of a rank's shard: Q = query heads x
 // head_dim, K = KV heads x head_dim, F = FFN columns that a token passes at once (of all experts that it takes, or of
-// the shared one), the most of any kind of layer, V = rows of vocabulary, E = the most experts, A = the most that a token
-// takes.
+// the shared one), the most of any kind of layer, V = rows of vocabulary, E = the most experts, A = the most that a
+// token takes.
 //   every stage         tokens, positions [T] int64; hidden, normed, projected [T, hidden]; query, attention [T, Q];
 //                       key, value [T, K]; up [T, F]; gate [T, F] where gated
 //   with experts        routed [T, E], fp32; chosen [T, A] int64; shares [T, A], fp32

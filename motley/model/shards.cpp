@@ -141,8 +141,7 @@ std::int64_t block_along(const Architecture& arch, std::size_t kind, TensorCut c
   if (is_quantised(weight_type)) most = std::max(most, dtype_row(fitting(weight_type, columns)).block_values);
   if (arch.kinds[kind].tensor_types.empty()) return most;
   for (const TensorSpec& tensor : block_tensors(arch, layer_of_kinds(arch)[kind]))
-    if (tensor.cut == cut)
-      most = std::max(most, dtype_row(arch.kinds[kind].tensor_types.at(tensor.role)).block_values);
+    if (tensor.cut == cut) most = std::max(most, dtype_row(arch.kinds[kind].tensor_types.at(tensor.role)).block_values);
   return most;
 }
 

@@ -102,7 +102,7 @@ std::vector<TensorSpec> block_tensors(const Architecture& arch, std::int64_t lay
   const Experts& experts = kind.experts;
   if (experts.count > 0)
     list.add_linear("router", experts.count, arch.hidden, TensorCut::replicated, experts.router.bias);
-  if (experts.router.selection_bias) list.add(selection_bias, "", {experts.count}, TensorCut::replicated);
+  if (experts.router.selection_bias) list.add(selection_bias_role, "", {experts.count}, TensorCut::replicated);
   if (experts.shared_ffn > 0) {
     list.add_linear("shared.gate", experts.shared_ffn, arch.hidden, TensorCut::shared_ffn, false);
     list.add_linear("shared.up", experts.shared_ffn, arch.hidden, TensorCut::shared_ffn, false);

@@ -26,7 +26,7 @@ constexpr bool cuts_columns(TensorCut cut) {
   return cut == TensorCut::heads_in || cut == TensorCut::ffn_in || cut == TensorCut::shared_ffn_in;
 }
 
-inline constexpr std::string_view selection_bias = "router.selection_bias";  // the role
+inline constexpr std::string_view selection_bias_role = "router.selection_bias";
 
 // One tensor of the checkpoint. Roles: docs/reference/model.md.
 struct TensorSpec {
@@ -49,7 +49,7 @@ struct TensorSpec {
   // A router's logits decide: it stays in the type of the activations.
   bool may_be_quantised() const { return is_matrix() && role != "router.weight"; }
   // No gradient reaches it, and published numbers of parameters are without it.
-  bool is_parameter() const { return role != selection_bias; }
+  bool is_parameter() const { return role != selection_bias_role; }
 };
 
 // Of a block; alike ones of its experts stand once.

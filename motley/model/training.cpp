@@ -22,6 +22,11 @@ std::int64_t passed_columns(const Architecture& arch, std::int64_t layer, const 
 
 }  // namespace
 
+std::string untrainable(const Architecture& arch) {
+  if (arch.qk_norm == QkNorm::whole) return "layer 0: its norms of queries and keys are over all heads together";
+  return {};
+}
+
 std::int64_t rank_parameters(const Architecture& arch, const ModelPart& part, const Shard& shard) {
   const auto of_block = [&](std::int64_t layer) { return held(arch, block_tensors(arch, layer), shard); };
   return held(arch, part_tensors(arch, ends_of(part)), shard) + sum_over_layers(arch, part.layers, of_block);
@@ -42,8 +47,9 @@ ElementTraffic element_traffic_per_token(const Architecture& arch, std::int64_t 
   const std::int64_t rotated =
       arch.position == PositionKind::rotary ? (shard.heads.size() + shard.kv_heads.size()) * arch.head_dim : 0;
   const std::int64_t ffn = passed_columns(arch, layer, shard);
-  return {.forward = (2 * 2 + 2 * 3) * arch.hidden + 2 * rotated + (arch.gated ? 3 : 2) * ffn,
-          .backward = (2 * 3 + 2 * 3) * arch.hidden + 2 * rotated + (arch.gated ? 5 : 3) * ffn};
+  const std::int64_t sums = arch.kind(layer).experts.shared_ffn > 0 ? 3 : 2;
+  return {.forward = (2 * 2 + sums * 3) * arch.hidden + 2 * rotated + (arch.gated ? 3 : 2) * ffn,
+          .backward = (2 * 3 + sums * 3) * arch.hidden + 2 * rotated + (arch.gated ? 5 : 3) * ffn};
 }
 
 ElementTraffic loss_bytes_per_token(const Shard& shard) {

@@ -202,12 +202,12 @@ TEST_F(CudaOpsTest, RoutesAndMixesExperts) {
       add(&ExpertWeights::up, up, columns, hidden, false);
       add(&ExpertWeights::down, down, hidden, columns, i % 7 == 0);
     }
-    const Experts rule{.count = count,
-                       .active = active,
-                       .router = {.score = one_of({RouterScore::softmax_of_chosen, RouterScore::softmax,
-                                                   RouterScore::sigmoid}),
-                                  .normalise = one_of({false, true}),
-                                  .factor = one_of({1.0, 2.5})}};
+    const Experts rule{
+        .count = count,
+        .active = active,
+        .router = {.score = one_of({RouterScore::softmax_of_chosen, RouterScore::softmax, RouterScore::sigmoid}),
+                   .normalise = one_of({false, true}),
+                   .factor = one_of({1.0, 2.5})}};
     const Tensor input = at::randn({tokens, hidden}).to(of),
                  selection_bias = one_of({false, true}) ? at::randn({count}) : Tensor();
     Tensor scores = at::randn({tokens, count}), other_scores = scores.clone();

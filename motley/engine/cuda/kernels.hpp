@@ -190,8 +190,8 @@ struct ScoreTask {
 
 // Of each row of scores [rows, experts] the `active` largest with what `selection_bias` [experts] adds, of equal ones
 // those of the lower expert: ids and shares [rows, active] by ascending expert. Shares are made of the scores without
-// the bias: their softmax, or they themselves; then divided by their sum and `epsilon` where that is not negative; times
-// `factor`.
+// the bias: their softmax, or they themselves; then divided by their sum and `epsilon` where that is not negative;
+// times `factor`.
 struct RouteTask {
   const float* scores;
   const float* selection_bias;  // may be null

@@ -119,9 +119,9 @@ class Ops {
   }
   // A router's logits [T, experts] become scores, fp32. Unlike devices round them unlike.
   virtual void score(RouterScore kind, at::Tensor& logits) const;
-  // Of each row of scores [T, experts] the experts with the `active` largest, to which `selection_bias` [experts], fp32,
-  // is added where it is defined, of equal ones the lower: ids [T, active], int64, ascending, and their shares [T,
-  // active], fp32, which the router's rule makes of their scores. All devices choose the same.
+  // Of each row of scores [T, experts] the experts with the `active` largest, to which `selection_bias` [experts],
+  // fp32, is added where it is defined, of equal ones the lower: ids [T, active], int64, ascending, and their shares
+  // [T, active], fp32, which the router's rule makes of their scores. All devices choose the same.
   virtual void route(at::Tensor& ids, at::Tensor& shares, const at::Tensor& scores, const at::Tensor& selection_bias,
                      const Experts& experts) const;
   // out [T, hidden] = for each row of input [T, hidden] the sum over its experts `ids` of share x

@@ -45,11 +45,13 @@ void norm_whole(const BlockCall& pass, const BlockWeights& block, BlockBuffers& 
     return;
   }
   const Tensor query = buffers.query.to(at::kFloat), key = buffers.key.to(at::kFloat);
-  const double counted = static_cast<double>(query.size(1) * arch.kv_heads) / static_cast<double>(key.size(1) * arch.heads);
+  const double counted =
+      static_cast<double>(query.size(1) * arch.kv_heads) / static_cast<double>(key.size(1) * arch.heads);
   buffers.squares.select(1, 0).copy_(query.square().sum(1));
   buffers.squares.select(1, 1).copy_(key.square().sum(1).mul_(counted));
   pass.ranks.sum(buffers.squares);
-  const auto scale = [&](Tensor& out, const Tensor& rows, std::int64_t which, std::int64_t heads, const NormWeights& norm) {
+  const auto scale = [&](Tensor& out, const Tensor& rows, std::int64_t which, std::int64_t heads,
+                         const NormWeights& norm) {
     const Tensor mean = buffers.squares.select(1, which).unsqueeze(1) / static_cast<double>(heads * arch.head_dim);
     out.copy_(rows * at::rsqrt(mean + arch.norm_epsilon) * norm.weight.to(at::kFloat));
   };

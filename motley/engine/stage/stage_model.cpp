@@ -283,7 +283,8 @@ BlockBuffers StageModel::Impl::block_buffers(std::int64_t layer, std::int64_t to
     return part_of(buffer, tokens * kind.active_ffns(), columns);
   };
   const auto shared = [&](const char* buffer) {  // once the experts are mixed
-    return experts.shared_ffn > 0 ? part_of(buffer, tokens, shard.shared[spec.arch.kind_index(layer)].size()) : Tensor();
+    return experts.shared_ffn > 0 ? part_of(buffer, tokens, shard.shared[spec.arch.kind_index(layer)].size())
+                                  : Tensor();
   };
   const auto routing = [&](const char* buffer, std::int64_t width) {
     return experts.count > 0 ? part_of(buffer, tokens, width) : Tensor();

@@ -53,7 +53,7 @@ BlockWeights block_of(const std::map<std::string, WeightMatrix>& tensors) {
           .up = of.linear("up"),
           .down = of.linear("down"),
           .router = of.linear("router"),
-          .selection_bias = of.matrix(std::string(selection_bias)).values,
+          .selection_bias = of.matrix(std::string(selection_bias_role)).values,
           .experts = std::move(experts),
           .shared_gate = of.linear("shared.gate"),
           .shared_up = of.linear("shared.up"),

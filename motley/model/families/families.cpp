@@ -17,8 +17,8 @@ const Value* own_key(const Value& metadata, const GgufForm& form, std::string_vi
 }  // namespace
 
 std::span<const Family* const> families() {
-  static const std::array table = {&llama_family, &mistral_family, &mixtral_family,
-                                   &opt_family,   &qwen2_family,   &qwen3_family};
+  static const std::array table = {&llama_family, &mistral_family,   &mixtral_family,  &opt_family,       &qwen2_family,
+                                   &qwen3_family, &qwen3_moe_family, &glm4_moe_family, &minimax_m2_family};
   return table;
 }
 

@@ -8,7 +8,8 @@
 
 namespace motley {
 
-extern const Family llama_family, mistral_family, mixtral_family, opt_family, qwen2_family, qwen3_family;
+extern const Family glm4_moe_family, llama_family, minimax_m2_family, mistral_family, mixtral_family, opt_family,
+    qwen2_family, qwen3_family, qwen3_moe_family;
 
 std::span<const Family* const> families();
 const Family& family_of(const Architecture& arch);

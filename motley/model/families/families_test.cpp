@@ -20,19 +20,27 @@ TEST(Families, HaveEachNameOnce) {
       EXPECT_TRUE(names.gguf.empty() || gguf.insert(names.gguf).second) << names.gguf;
     }
   }
-  EXPECT_EQ(families_seen, (std::set<std::string_view>{"llama", "mistral", "mixtral", "opt", "qwen2", "qwen3"}));
+  EXPECT_EQ(families_seen, (std::set<std::string_view>{"glm4_moe", "llama", "minimax_m2", "mistral", "mixtral", "opt",
+                                                       "qwen2", "qwen3", "qwen3_moe"}));
 }
 
 TEST(Families, NamesInGgufFilesGoBothWays) {
   for (const Family* family : families())
     for (const TensorNames& names : family->tensors) {
       if (names.gguf.empty()) continue;
-      const std::string known = with_layer(names.hugging_face, "31") + ".weight";
+      const std::string known = with_layer(names.hugging_face, "31") + (names.gguf_ending.empty() ? ".weight" : "");
       EXPECT_EQ(hugging_face_name(family->tensors, gguf_name(family->tensors, with_expert(known, 5))), known);
     }
   Architecture arch;
   arch.family = "qwen3";
   EXPECT_EQ(gguf_name(family_of(arch).tensors, "model.layers.31.self_attn.k_norm.weight"), "blk.31.attn_k_norm.weight");
+  arch.family = "glm4_moe";
+  EXPECT_EQ(gguf_name(family_of(arch).tensors, "model.layers.7.mlp.gate.e_score_correction_bias"),
+            "blk.7.exp_probs_b.bias");
+  EXPECT_EQ(gguf_name(family_of(arch).tensors, "model.layers.7.post_attention_layernorm.weight"),
+            "blk.7.post_attention_norm.weight");
+  EXPECT_EQ(hugging_face_name(family_of(arch).tensors, "blk.7.exp_probs_b.weight"), "");
+  EXPECT_EQ(hugging_face_name(family_of(arch).tensors, "blk.7.ffn_norm.weight"), "");
 }
 
 TEST(Families, RulesOfTokenizersHaveEachNameOnce) {
@@ -65,6 +73,9 @@ TEST(Families, AreToldByTheKeysOfAGgufFile) {
   EXPECT_EQ(told(metadata_of("llama", {{"expert_count", 8}})), "mixtral");
   EXPECT_EQ(told(metadata_of("qwen2", {{"attention.sliding_window", 4096}})), "qwen2");
   EXPECT_EQ(told(metadata_of("qwen3", {})), "qwen3");
+  EXPECT_EQ(told(metadata_of("qwen3moe", {})), "qwen3_moe");
+  EXPECT_EQ(told(metadata_of("glm4moe", {})), "glm4_moe");
+  EXPECT_EQ(told(metadata_of("minimax-m2", {})), "minimax_m2");
   EXPECT_EQ(told(metadata_of("opt", {})), "none");
   EXPECT_EQ(told(Value::object()), "none");
 }

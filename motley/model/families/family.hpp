@@ -37,7 +37,9 @@ struct GgufForm {
   // always have some and the output none; the FFN has none.
   std::string_view attention_bias, ffn_bias;
   std::span<const std::string_view> end_texts = usual_end_texts;
-  bool rotates_part = false;  // of a head: `rope.dimension_count` is `rotary_dim` of config.json
+  bool rotates_part = false;      // of a head: `rope.dimension_count` is `rotary_dim` of config.json
+  bool output_bias = true;        // false: `attention_bias` is about queries, keys and values alone
+  std::string_view qk_norm = {};  // says in config.json whether there are norms of heads; empty: it is always so
   // What config.json states and every file of this architecture means without a key. Null: nothing.
   void (*add_implied)(Value& config) = nullptr;
   // What of a model such a file cannot say, to be told as it is: "...". Empty, or null: nothing.
