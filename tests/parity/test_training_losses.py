@@ -113,6 +113,14 @@ def test_weights_that_come_in_slices_change_nothing(name, tied, tmp_path):
     check_weights(tmp_path / "run/step-20", tied)
 
 
+@pytest.mark.parametrize("trained", ["qwen3-moe"], indirect=True)
+def test_routers_and_experts_stay_whole_where_other_weights_come_in_slices(trained, tmp_path):
+    replicas = [{"share": 1.0, "micro_batches": 2, "stages": [stage(0, 6, boxes(0, 1), dp=2, shard="zero3", split=3)]}]
+    result = training.run(MOTLEY, trained.plan(replicas), trained.folder, trained.data, tmp_path / "run", STEPS)
+    assert result.returncode == 0, result.stderr
+    check_losses(metrics_of(tmp_path / "run"), trained)
+
+
 # Both ends cut the table in different ways, or alike and one end alone gathers it.
 TIED = {"zero3, tensor parallelism": (dict(dp=3, shard="zero3"), dict(tp=3)), "zero2, zero3": (dict(dp=3, shard="zero2"), dict(dp=3, shard="zero3")),
         "zero3, zero2": (dict(dp=3, shard="zero3"), dict(dp=3, shard="zero2"))}
