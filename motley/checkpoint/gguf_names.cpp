@@ -2,12 +2,9 @@
 
 #include <algorithm>
 #include <cctype>
-#include <optional>
 
 namespace motley {
 namespace {
-
-constexpr char layer_mark = 'N', expert_mark = 'E';
 
 std::string with_mark(std::string_view pattern, char mark, std::string_view value) {
   std::string name(pattern);
@@ -42,6 +39,7 @@ std::optional<ParsedName> parse(std::span<const TensorNames> names, std::string_
                                 std::string_view TensorNames::*format) {
   const std::size_t dot = std::min(name.rfind('.'), name.size());
   const std::string_view stem = name.substr(0, dot), ending = name.substr(dot);
+  if (stem.empty()) return {};
   const bool usual = ending == ".weight" || ending == ".bias";
   for (const TensorNames& known : names) {
     const bool whole = !known.gguf_ending.empty() && format == &TensorNames::hugging_face;
@@ -66,6 +64,11 @@ std::string with_layer(std::string_view pattern, std::string_view layer) {
 
 std::string with_expert(std::string_view pattern, std::int64_t expert) {
   return with_mark(pattern, expert_mark, std::to_string(expert));
+}
+
+std::optional<std::string> layer_in(std::string_view pattern, std::string_view name) {
+  ParsedName parsed;
+  return matches(name, pattern, parsed) ? std::optional(parsed.layer) : std::nullopt;
 }
 
 std::string gguf_name(std::span<const TensorNames> names, std::string_view hugging_face) {
