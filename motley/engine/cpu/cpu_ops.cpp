@@ -24,13 +24,19 @@ namespace {
 using at::Tensor;
 
 // Cosines and sines for positions [T]: [T][2][pairs], until the next call by this thread. Each layer of a step asks for
-// the same, and those of the last call are kept.
+// the same, by one of a few rules, and those of the last calls are kept.
 const float* waves_of(const Tensor& positions, const RotaryFrequencies& frequencies) {
-  thread_local struct {
+  struct Waves {
     std::vector<std::int64_t> positions;
     RotaryFrequencies frequencies;
     std::vector<float> waves;
-  } last;
+  };
+  constexpr std::size_t most_kept = 4;
+  thread_local std::array<Waves, most_kept> kept;
+  thread_local std::size_t next = 0;
+  auto found = std::ranges::find(kept, frequencies, &Waves::frequencies);
+  if (found == kept.end()) found = kept.begin() + static_cast<std::ptrdiff_t>(next++ % most_kept);
+  Waves& last = *found;
   const std::span<const std::int64_t> asked{positions.const_data_ptr<std::int64_t>(),
                                             static_cast<std::size_t>(positions.numel())};
   if (std::ranges::equal(asked, last.positions) && frequencies == last.frequencies) return last.waves.data();
@@ -81,7 +87,7 @@ void run_attend(Tensor& out, const Tensor& query, const LayerCache& cache, const
       attend({data_of<T>(query) + offset, mutable_data_of<T>(out) + offset, data_of<C>(cache.keys),
               data_of<C>(cache.values), data_of<Fp16>(cache.key_scales), data_of<Fp16>(cache.value_scales),
               rows.blocks.data(), rows.position, rows.count, query.size(1), kv_heads, query.size(2),
-              cache.block_tokens(), shape.window, static_cast<float>(shape.scale)},
+              cache.block_tokens(), shape.window, static_cast<float>(shape.scale), data_of<T>(shape.sinks)},
              part.kv_head, part.first, part.last);
     }
   });

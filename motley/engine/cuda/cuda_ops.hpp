@@ -82,8 +82,7 @@ class CudaOps final : public Ops {
   mutable at::Tensor positions_;
   mutable at::Tensor host_draws_, draws_;  // int32
   mutable at::Tensor product_scratch_, partial_scratch_, expanded_;
-  mutable std::vector<float> frequencies_;
-  mutable at::Tensor device_frequencies_;
+  mutable std::map<std::vector<float>, at::Tensor> frequencies_;  // of each of the model's rotary rules, on the device
   mutable std::map<std::int64_t, Record> records_;
   mutable bool kernels_alone_ = true;  // of what runs for the first time
   mutable bool records_ok_ = true;

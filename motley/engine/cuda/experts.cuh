@@ -124,6 +124,11 @@ __global__ void __launch_bounds__(product_threads) multiply_experts(const Expert
     }
     float products[2][1] = {};
     of_weights.add(product, lines, from, products);
+#pragma unroll
+    for (int i = 0; i < 2; ++i)
+      if (const void* bias = task.biases[lines[i].matrix][task.ids[place]];
+          bias != nullptr && lines[i].exists && threadIdx.x % warp_lanes == 0)
+        products[i][0] += value_at(product.element, bias, lines[i].output);
     const float share = gate ? 1.0f : task.shares[place];
 #pragma unroll
     for (int i = 0; i < 2; ++i) sums[i] += share * products[i][0];

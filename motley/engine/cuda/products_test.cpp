@@ -112,7 +112,7 @@ void check_quantised_product(ProductFunction multiply, bool same_element) {
                    .input_stride = stride,
                    .rows = rows,
                    .then = then,
-                   .activation = static_cast<ActivationKind>(between(0, 3)),
+                   .activation = random_rule(),
                    .scratch = scratch.data()};
   std::vector<Array<T>> biases, outs;
   std::vector<Array<float>> float_outs;
@@ -158,7 +158,7 @@ void check_quantised_product(ProductFunction multiply, bool same_element) {
           double other_magnitude = 1;
           const double other = product(1, row, output, other_magnitude);
           magnitude *= other_magnitude;
-          expected = activated(task.activation, expected) * other;
+          expected = activated(task.activation, expected) * times(task.activation, other);
         }
         if (then == Then::add) expected += before.at(at);
         ASSERT_NO_FATAL_FAILURE(expect_close(expected, out.data()[at], magnitude)) << row << " " << output;
@@ -350,16 +350,22 @@ void check_experts(bool gate) {
                                .input_stride = stride,
                                .rows = rows,
                                .then = gate ? Then::gate : Then::store,
-                               .activation = static_cast<ActivationKind>(between(0, 3)),
+                               .activation = random_rule(),
                                .scratch = scratch.data()},
                    .values = {},
+                   .biases = {},
                    .experts = experts,
                    .active = active,
                    .ids = ids.data(),
                    .shares = shares.data()};
+  std::vector<std::vector<Array<T>>> biases(weights.size());  // of each matrix and expert, or none
+  const bool biased = one_in(2);
   for (std::size_t i = 0; i < weights.size(); ++i) {
     task.product.matrix[i] = weights[i].matrix();
     weights[i].list(task.values[i]);
+    for (int expert = 0; biased && expert < experts; ++expert)
+      biases[i].emplace_back(static_cast<std::size_t>(outputs));
+    for (std::size_t expert = 0; expert < biases[i].size(); ++expert) task.biases[i][expert] = biases[i][expert].data();
   }
   ASSERT_EQ(0, ::motley::cuda::experts(task, nullptr));
 
@@ -370,6 +376,7 @@ void check_experts(bool gate) {
       sum += term;
       magnitude += std::abs(term);
     }
+    if (biased) sum += biases[i][static_cast<std::size_t>(ids[place])].at(static_cast<std::size_t>(output));
     return sum;
   };
   for (std::int64_t row = 0; row < out_rows; ++row)
@@ -383,8 +390,9 @@ void check_experts(bool gate) {
       if (gate) {
         double other_magnitude = 1;
         const auto place = static_cast<std::size_t>(row);
-        expected = activated(task.product.activation, product(0, place, row / active, output, magnitude)) *
-                   product(1, place, row / active, output, other_magnitude);
+        const ActivationRule& rule = task.product.activation;
+        expected = activated(rule, product(0, place, row / active, output, magnitude)) *
+                   times(rule, product(1, place, row / active, output, other_magnitude));
         magnitude *= other_magnitude;
       } else {
         for (std::int64_t place = row * active; place < (row + 1) * active; ++place) {

@@ -161,14 +161,22 @@ ExpertMatrix random_matrix(DType type, std::int64_t outputs, std::int64_t inputs
   return {{.values = blocks, .type = type, .inputs = inputs}, values};
 }
 
+struct LinearValues {
+  Tensor weight, bias;
+  Tensor of(const Tensor& rows) const { return at::linear(rows, weight, bias); }
+};
+
+constexpr double clamp_limit = 1.5, clamp_slope = 1.702;
+
 struct Mixture {
   explicit Mixture(const TypesOfExperts& types) : type(scalar_type(dtype_row(types.gate).computed_in)) {
     at::manual_seed(3);
     for (std::int64_t expert = 0; expert < experts_of_mixture; ++expert) {
-      const auto add = [](std::vector<LinearWeights>& weights, std::vector<Tensor>& values,
-                          const ExpertMatrix& matrix) {
-        weights.push_back({.weight = matrix.held});
-        values.push_back(matrix.values);
+      const auto add = [&](std::vector<LinearWeights>& weights, std::vector<LinearValues>& values,
+                           const ExpertMatrix& matrix) {
+        const Tensor bias = at::randn({matrix.values.size(0)}).to(type);
+        weights.push_back({.weight = matrix.held, .bias = bias});
+        values.push_back({matrix.values, bias.to(at::kFloat)});
       };
       add(held.gate, gate, random_matrix(types.gate, mixture_columns, mixture_hidden));
       add(held.up, up, random_matrix(types.up, mixture_columns, mixture_hidden));
@@ -181,6 +189,7 @@ struct Mixture {
     for (auto* matrices : {&weights.gate, &weights.up, &weights.down})
       for (LinearWeights& linear : *matrices) {
         linear.weight.values = linear.weight.values.clone().to(device.place());
+        linear.bias = linear.bias.to(device.place());
         ops.prepare(linear.weight);
       }
     return weights;
@@ -189,16 +198,18 @@ struct Mixture {
   Tensor expected(const Tensor& input, const Tensor& ids, const Tensor& shares) const {
     const Tensor rows = input.to(at::kFloat), sums = at::zeros(input.sizes());
     for (std::size_t expert = 0; expert < gate.size(); ++expert) {
-      const Tensor inside = at::silu(at::linear(rows, gate[expert])) * at::linear(rows, up[expert]);
+      const Tensor least = gate[expert].of(rows).clamp_max(clamp_limit);
+      const Tensor inside =
+          least * at::sigmoid(clamp_slope * least) * (up[expert].of(rows).clamp(-clamp_limit, clamp_limit) + 1);
       const Tensor share = (shares * (ids == static_cast<std::int64_t>(expert))).sum(1, true);
-      sums.add_(share * at::linear(inside, down[expert]));
+      sums.add_(share * down[expert].of(inside));
     }
     return sums;
   }
 
   at::ScalarType type;  // of activations
   ExpertWeights held;
-  std::vector<Tensor> gate, up, down;
+  std::vector<LinearValues> gate, up, down;
 };
 
 // Of each token two experts: those that `choose` says.
@@ -235,8 +246,8 @@ Tensor mixed(const Mixture& mixture, const Tensor& input, const Tensor& ids, con
   const std::int64_t rows = ids.numel();
   Tensor out = device.empty(input.sizes(), mixture.type), gates = device.empty({rows, mixture_columns}, mixture.type),
          others = device.empty({rows, mixture_columns}, mixture.type);
-  ops.mix_experts(Activation::silu, out, gates, others, input.to(device.place()), ids.to(device.place()),
-                  shares.to(device.place()), weights);
+  ops.mix_experts(Activation(Activation::swiglu, clamp_limit, clamp_slope), out, gates, others,
+                  input.to(device.place()), ids.to(device.place()), shares.to(device.place()), weights);
   return out.cpu();
 }
 

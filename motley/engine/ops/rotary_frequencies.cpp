@@ -25,8 +25,11 @@ struct YarnRamp {
       return dim * std::log(static_cast<double>(rotary.original_context) / (turns * turn)) /
              (2 * std::log(rotary.theta));
     };
-    low = std::max(std::floor(pair_of(rotary.beta_fast)), 0.0);
-    high = std::min(std::ceil(pair_of(rotary.beta_slow)), dim - 1);
+    low = pair_of(rotary.beta_fast);
+    high = pair_of(rotary.beta_slow);
+    if (rotary.whole_pairs) low = std::floor(low), high = std::ceil(high);
+    low = std::max(low, 0.0);
+    high = std::min(high, dim - 1);
     if (low == high) high += 0.001;
   }
   double slowed(std::size_t pair) const {

@@ -20,10 +20,21 @@ void norm_last(const BlockCall& pass, const NormWeights& norm, Tensor& hidden) {
   if (!arch.norm_first) pass.ops.norm(arch.norm, hidden, hidden, norm, arch.norm_epsilon);
 }
 
+// hidden += what attention or FFN made, through its norm.
+void add_normed(const BlockCall& pass, const NormWeights& output_norm, Tensor& made, Tensor& hidden) {
+  if (output_norm.weight.defined()) pass.ops.norm(pass.arch.norm, made, made, output_norm, pass.arch.norm_epsilon);
+  pass.ops.add(hidden, made, {});
+}
+
 // hidden += the ranks' sum of the product, and its bias.
-void add_product(const BlockCall& pass, const NormWeights& norm, Tensor& projected, const Tensor& input,
-                 const LinearWeights& linear, Tensor& hidden) {
-  if (pass.ranks.size() == 1) {
+void add_product(const BlockCall& pass, const NormWeights& norm, const NormWeights& output_norm, Tensor& projected,
+                 const Tensor& input, const LinearWeights& linear, Tensor& hidden) {
+  if (output_norm.weight.defined()) {
+    MOTLEY_CHECK(!linear.bias.defined());
+    pass.ops.linear(projected, input, linear.weight, {});
+    if (pass.ranks.size() > 1) pass.ranks.sum(projected);
+    add_normed(pass, output_norm, projected, hidden);
+  } else if (pass.ranks.size() == 1) {
     pass.ops.add_linear(hidden, projected, input, linear);
   } else {
     pass.ops.linear(projected, input, linear.weight, {});
@@ -72,15 +83,20 @@ void attention(const BlockCall& pass, const BlockWeights& block, std::int64_t la
   const auto by_heads = [&](const Tensor& rows) { return rows.view({rows.size(0), -1, arch.head_dim}); };
   Tensor query = by_heads(buffers.query), key = by_heads(buffers.key);
   const Tensor value = by_heads(buffers.value);
-  ops.rotate_heads(query, key,
-                   {.query_norm = by_head ? block.q_norm : no_norm,
-                    .key_norm = by_head ? block.k_norm : no_norm,
-                    .epsilon = arch.norm_epsilon,
-                    .positions = pass.positions,
-                    .frequencies = arch.position == PositionKind::rotary ? &pass.frequencies : nullptr});
+  ops.rotate_heads(
+      query, key,
+      {.norm = arch.norm,
+       .query_norm = by_head ? block.q_norm : no_norm,
+       .key_norm = by_head ? block.k_norm : no_norm,
+       .epsilon = arch.norm_epsilon,
+       .positions = pass.positions,
+       .frequencies = arch.position == PositionKind::rotary ? &pass.frequencies[arch.kind(layer).rotary] : nullptr});
   ops.attend(buffers.attention, query, key, value, cache, pass.sequences,
-             {.window = arch.kind(layer).window, .scale = 1.0 / std::sqrt(static_cast<double>(arch.head_dim))});
-  add_product(pass, block.attention_norm, buffers.projected, buffers.attention.flatten(1), block.o, hidden);
+             {.window = arch.kind(layer).window,
+              .scale = arch.score_scale > 0 ? arch.score_scale : 1 / std::sqrt(static_cast<double>(arch.head_dim)),
+              .sinks = block.sinks});
+  add_product(pass, block.attention_norm, block.attention_output_norm, buffers.projected, buffers.attention.flatten(1),
+              block.o, hidden);
 }
 
 // The FFN over this rank's columns.
@@ -95,7 +111,8 @@ void feed_forward(const BlockCall& pass, const BlockWeights& block, BlockBuffers
     ops.linear(buffers.up, input, block.up.weight, block.up.bias);
     ops.activate(arch.activation, buffers.up, {});
   }
-  add_product(pass, block.ffn_norm, buffers.projected, arch.gated ? buffers.gate : buffers.up, block.down, hidden);
+  add_product(pass, block.ffn_norm, block.ffn_output_norm, buffers.projected, arch.gated ? buffers.gate : buffers.up,
+              block.down, hidden);
 }
 
 // The experts that a token takes and the shared one, over this rank's columns of each. If two ranks chose unlike ones,
@@ -118,7 +135,7 @@ void feed_experts(const BlockCall& pass, const BlockWeights& block, const Expert
     ops.add_linear(buffers.projected, buffers.normed, buffers.shared_gate, block.shared_down);
   }
   if (pass.ranks.size() > 1) pass.ranks.sum(buffers.projected);
-  ops.add(hidden, buffers.projected, {});
+  add_normed(pass, block.ffn_output_norm, buffers.projected, hidden);
   norm_last(pass, block.ffn_norm, hidden);
 }
 

@@ -17,8 +17,8 @@ struct BlockCall {
   const Architecture& arch;
   const Ops& ops;
   BlockRanks& ranks;
-  const RotaryFrequencies& frequencies;
-  const at::Tensor& positions;  // [T]
+  const std::vector<RotaryFrequencies>& frequencies;  // of each of the model's rotary rules
+  const at::Tensor& positions;                        // [T]
   const std::vector<SequenceRows>& sequences;
 };
 

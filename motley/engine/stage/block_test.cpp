@@ -40,6 +40,11 @@ const std::vector<BlockCase> block_cases = {
     {"minimax_m2",
      R"("model_type": "minimax_m2", "intermediate_size": 24, "num_key_value_heads": 2, "head_dim": 16, "rotary_dim": 8,
         "num_local_experts": 5, "num_experts_per_tok": 2)"},
+    {"gpt_oss",
+     R"("model_type": "gpt_oss", "intermediate_size": 24, "num_key_value_heads": 2, "head_dim": 16, "num_local_experts": 5,
+        "num_experts_per_tok": 2, "swiglu_limit": 1.5, "layer_types": ["full_attention", "sliding_attention"], "sliding_window": 4)"},
+    {"gemma3",
+     R"("model_type": "gemma3_text", "intermediate_size": 40, "num_key_value_heads": 2, "head_dim": 16, "sliding_window": 4)"},
     {"opt", R"("model_type": "opt", "ffn_dim": 40, "do_layer_norm_before": true)"},
     {"opt_norm_after",
      R"("model_type": "opt", "ffn_dim": 40, "do_layer_norm_before": false, "word_embed_proj_dim": 16)"},
@@ -56,7 +61,7 @@ class BlockTest : public ::testing::TestWithParam<BlockCase> {
       const bool norm = tensor.role.find("norm.weight") != std::string::npos;
       tensors.emplace(tensor.role, norm ? noise + 1 : noise);
     }
-    if (arch.position == PositionKind::rotary) frequencies = rotary_frequencies(arch.rotary, arch.head_dim);
+    for (const Rotary& rotary : arch.rotaries) frequencies.push_back(rotary_frequencies(rotary, arch.head_dim));
     hidden = at::randn({11, arch.hidden});
   }
 
@@ -69,13 +74,13 @@ class BlockTest : public ::testing::TestWithParam<BlockCase> {
     const BlockCall pass{arch, ops, alone, frequencies, positions, sequences};
     std::map<std::string, WeightMatrix> held;
     for (const auto& [role, values] : weights) held.emplace(role, WeightMatrix{.values = values});
-    run_block(pass, block_of(held), 1, cache, buffers, input);
+    run_block(pass, block_of(held, 0), 1, cache, buffers, input);
     return input;
   }
 
   Architecture arch;
   std::map<std::string, Tensor> tensors;
-  RotaryFrequencies frequencies;
+  std::vector<RotaryFrequencies> frequencies;
   Tensor hidden;
   std::vector<std::int32_t> first_blocks = {2, 0}, second_blocks = {1};
 };

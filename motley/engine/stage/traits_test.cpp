@@ -23,6 +23,14 @@ constexpr const char* glm4_moe_traits =
 constexpr const char* minimax_m2_traits =
     R"("model_type": "minimax_m2", "num_local_experts": 8, "num_experts_per_tok": 3, "head_dim": 16, "rotary_dim": 8)";
 
+constexpr const char* gpt_oss_traits =
+    R"("model_type": "gpt_oss", "head_dim": 16, "num_local_experts": 8, "num_experts_per_tok": 3, "swiglu_limit": 1.5,
+       "layer_types": ["sliding_attention", "sliding_attention"], "sliding_window": 8,
+       "rope_parameters": {"rope_type": "yarn", "rope_theta": 150000, "factor": 4, "truncate": false,
+                           "original_max_position_embeddings": 64})";
+constexpr const char* gemma3_traits =
+    R"("model_type": "gemma3_text", "head_dim": 16, "query_pre_attn_scalar": 48, "sliding_window": 8)";
+
 struct Trait {
   const char* name;
   const char* family;  // keys of config.json
@@ -43,12 +51,36 @@ const std::vector<Trait> traits = {
     {"normalised_scores", glm4_moe_traits,
      [](Architecture&, LayerKind& kind) { kind.experts.router.normalise = false; }},
     {"factor_of_shares", glm4_moe_traits, [](Architecture&, LayerKind& kind) { kind.experts.router.factor = 1; }},
-    {"half_of_heads_rotated", glm4_moe_traits, [](Architecture& arch, LayerKind&) { arch.rotary.partial = 1; }},
+    {"half_of_heads_rotated", glm4_moe_traits,
+     [](Architecture& arch, LayerKind&) { arch.rotaries.front().partial = 1; }},
     {"biases", glm4_moe_traits, [](Architecture& arch, LayerKind&) { arch.qkv_bias = false; }},
     {"norms_over_all_heads", minimax_m2_traits, [](Architecture& arch, LayerKind&) { arch.qk_norm = QkNorm::none; }},
     {"selection_bias_of_minimax", minimax_m2_traits,
      [](Architecture&, LayerKind& kind) { kind.experts.router.selection_bias = false; }},
-    {"part_of_heads_rotated", minimax_m2_traits, [](Architecture& arch, LayerKind&) { arch.rotary.partial = 1; }},
+    {"part_of_heads_rotated", minimax_m2_traits,
+     [](Architecture& arch, LayerKind&) { arch.rotaries.front().partial = 1; }},
+    {"sinks", gpt_oss_traits, [](Architecture& arch, LayerKind&) { arch.sinks = false; }},
+    {"window", gpt_oss_traits, [](Architecture&, LayerKind& kind) { kind.window = 0; }},
+    {"biases_of_attention", gpt_oss_traits, [](Architecture& arch, LayerKind&) { arch.qkv_bias = false; }},
+    {"bias_of_the_output", gpt_oss_traits, [](Architecture& arch, LayerKind&) { arch.output_bias = false; }},
+    {"biases_of_experts", gpt_oss_traits, [](Architecture& arch, LayerKind&) { arch.ffn_bias = false; }},
+    {"bias_of_the_router", gpt_oss_traits, [](Architecture&, LayerKind& kind) { kind.experts.router.bias = false; }},
+    {"activation", gpt_oss_traits, [](Architecture& arch, LayerKind&) { arch.activation = Activation::silu; }},
+    {"clamp", gpt_oss_traits, [](Architecture& arch, LayerKind&) { arch.activation.limit = 1e6; }},
+    {"slope", gpt_oss_traits, [](Architecture& arch, LayerKind&) { arch.activation.slope = 1; }},
+    {"yarn", gpt_oss_traits,
+     [](Architecture& arch, LayerKind&) { arch.rotaries.front().scaling = RotaryScaling::none; }},
+    {"amplitude_of_yarn", gpt_oss_traits,
+     [](Architecture& arch, LayerKind&) { arch.rotaries.front().attention_factor = 1; }},
+    {"ramp_between_pairs", gpt_oss_traits,
+     [](Architecture& arch, LayerKind&) { arch.rotaries.front().whole_pairs = true; }},
+    {"one_more_than_norms", gemma3_traits, [](Architecture& arch, LayerKind&) { arch.norm = Norm::rms; }},
+    {"norms_of_outputs", gemma3_traits, [](Architecture& arch, LayerKind&) { arch.output_norms = false; }},
+    {"norms_of_gemma_heads", gemma3_traits, [](Architecture& arch, LayerKind&) { arch.qk_norm = QkNorm::none; }},
+    {"scale_of_scores", gemma3_traits, [](Architecture& arch, LayerKind&) { arch.score_scale = 0; }},
+    {"gelu", gemma3_traits, [](Architecture& arch, LayerKind&) { arch.activation = Activation::silu; }},
+    {"window_of_gemma", gemma3_traits, [](Architecture&, LayerKind& kind) { kind.window = 0; }},
+    {"second_rotary_rule", gemma3_traits, [](Architecture&, LayerKind& kind) { kind.rotary = 0; }},
 };
 
 class TraitTest : public ::testing::TestWithParam<Trait> {
@@ -77,12 +109,13 @@ class TraitTest : public ::testing::TestWithParam<Trait> {
     Collectives alone(nullptr, cpu_device());
     const Tensor positions = at::arange(trait_tokens);
     const std::vector<SequenceRows> sequences = {{0, trait_tokens, 0, {}}};
-    const RotaryFrequencies frequencies = rotary_frequencies(arch.rotary, arch.head_dim);
+    std::vector<RotaryFrequencies> frequencies;
+    for (const Rotary& rotary : arch.rotaries) frequencies.push_back(rotary_frequencies(rotary, arch.head_dim));
     std::map<std::string, WeightMatrix> held;
     for (const TensorSpec& tensor : with_each_expert(block_tensors(arch, layer)))
       held.emplace(tensor.role, WeightMatrix{.values = values_.at(tensor.role)});
     Tensor output = hidden_;
-    run_block({arch, differentiable_ops(), alone, frequencies, positions, sequences}, block_of(held), layer, {}, {},
+    run_block({arch, differentiable_ops(), alone, frequencies, positions, sequences}, block_of(held, 0), layer, {}, {},
               output);
     return output - hidden_;
   }
