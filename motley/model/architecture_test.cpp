@@ -8,7 +8,9 @@
 #include <functional>
 
 #include "motley/base/paths.hpp"
+#include "motley/model/families/families.hpp"
 #include "motley/model/model.hpp"
+#include "motley/model/training.hpp"
 
 namespace motley {
 namespace {
@@ -42,7 +44,7 @@ TEST(Architecture, LlamaDefaults) {
   EXPECT_EQ(arch.kv_heads, 2);
   EXPECT_EQ(arch.context, 2048);
   EXPECT_DOUBLE_EQ(arch.norm_epsilon, 1e-6);
-  EXPECT_EQ(arch.rotary, Rotary{});
+  EXPECT_EQ(arch.rotaries.front(), Rotary{});
   EXPECT_FALSE(arch.tied_embeddings);
   EXPECT_EQ(arch.kinds.front().window, 0);
   EXPECT_EQ(arch.checkpoint_type, DType::bf16);
@@ -75,23 +77,23 @@ TEST(Architecture, OldAndNewSpellingOfRotaryAreOne) {
                                         "original_max_position_embeddings": 8192})"},
                {"dtype", "\"float16\""}});
   EXPECT_EQ(older, newer);
-  EXPECT_EQ(older.rotary.scaling, RotaryScaling::llama3);
-  EXPECT_DOUBLE_EQ(older.rotary.theta, 500000);
-  EXPECT_DOUBLE_EQ(older.rotary.factor, 8);
-  EXPECT_EQ(older.rotary.original_context, 8192);
+  EXPECT_EQ(older.rotaries.front().scaling, RotaryScaling::llama3);
+  EXPECT_DOUBLE_EQ(older.rotaries.front().theta, 500000);
+  EXPECT_DOUBLE_EQ(older.rotaries.front().factor, 8);
+  EXPECT_EQ(older.rotaries.front().original_context, 8192);
   EXPECT_EQ(older.checkpoint_type, DType::fp16);
 }
 
 TEST(Architecture, RotaryScalings) {
-  const Rotary linear = arch_of({{"rope_scaling", R"({"type": "linear", "factor": 2.0})"}}).rotary;
+  const Rotary linear = arch_of({{"rope_scaling", R"({"type": "linear", "factor": 2.0})"}}).rotaries.front();
   EXPECT_EQ(linear.scaling, RotaryScaling::linear);
   EXPECT_DOUBLE_EQ(linear.factor, 2);
 
-  const Rotary dynamic = arch_of({{"rope_scaling", R"({"type": "dynamic", "factor": 4.0})"}}).rotary;
+  const Rotary dynamic = arch_of({{"rope_scaling", R"({"type": "dynamic", "factor": 4.0})"}}).rotaries.front();
   EXPECT_EQ(dynamic.scaling, RotaryScaling::dynamic);
   EXPECT_EQ(dynamic.original_context, 2048);
 
-  const Rotary yarn = arch_of({{"rope_scaling", R"({"rope_type": "yarn", "factor": 4.0})"}}).rotary;
+  const Rotary yarn = arch_of({{"rope_scaling", R"({"rope_type": "yarn", "factor": 4.0})"}}).rotaries.front();
   EXPECT_EQ(yarn.scaling, RotaryScaling::yarn);
   EXPECT_EQ(yarn.original_context, 2048);
   EXPECT_NEAR(yarn.attention_factor, 1.1386294, 1e-6);  // 0.1 ln 4 + 1
@@ -99,11 +101,11 @@ TEST(Architecture, RotaryScalings) {
 
   const Rotary balanced =
       arch_of({{"rope_scaling", R"({"rope_type": "yarn", "factor": 4.0, "mscale": 1.0, "mscale_all_dim": 1.0})"}})
-          .rotary;
+          .rotaries.front();
   EXPECT_DOUBLE_EQ(balanced.attention_factor, 1);
 
-  EXPECT_EQ(arch_of({{"rope_scaling", R"({"rope_type": "default"})"}}).rotary, Rotary{});
-  EXPECT_EQ(arch_of({{"rope_scaling", "null"}}).rotary, Rotary{});
+  EXPECT_EQ(arch_of({{"rope_scaling", R"({"rope_type": "default"})"}}).rotaries.front(), Rotary{});
+  EXPECT_EQ(arch_of({{"rope_scaling", "null"}}).rotaries.front(), Rotary{});
 }
 
 // As vLLM counts.
@@ -120,7 +122,7 @@ TEST(Architecture, AScalingStretchesTheContext) {
   EXPECT_EQ(context_of(R"({"rope_type": "llama3", "factor": 8, "low_freq_factor": 1, "high_freq_factor": 4,
                            "original_max_position_embeddings": 8192})"),
             40960);
-  EXPECT_EQ(arch_of({{"rope_scaling", R"({"type": "linear", "factor": 2.0})"}}).rotary.original_context, 2048)
+  EXPECT_EQ(arch_of({{"rope_scaling", R"({"type": "linear", "factor": 2.0})"}}).rotaries.front().original_context, 2048)
       << "what is stretched";
 }
 
@@ -186,7 +188,7 @@ TEST(Architecture, MixtralsFfnsAreExperts) {
   const Architecture usual = mixtral({});
   EXPECT_EQ(usual.kinds.front().experts, (Experts{.count = 8, .active = 2}));
   EXPECT_EQ(usual.kinds.front().window, 0);
-  EXPECT_EQ(usual.rotary.theta, 1e6);
+  EXPECT_EQ(usual.rotaries.front().theta, 1e6);
   const Architecture other =
       mixtral({{"num_local_experts", "32"}, {"num_experts_per_tok", "4"}, {"sliding_window", "64"}});
   EXPECT_EQ(other.kinds.front().experts, (Experts{.count = 32, .active = 4}));
@@ -246,7 +248,7 @@ TEST(Architecture, Glm4MoeBeginsWithDenseLayers) {
                .router = {.score = RouterScore::sigmoid, .selection_bias = true, .normalise = true, .epsilon = 1e-20},
                .shared_ffn = 1408}));
   EXPECT_EQ(usual.qk_norm, QkNorm::none);
-  EXPECT_EQ(rotated_dimensions(usual.rotary, usual.head_dim), 4);
+  EXPECT_EQ(rotated_dimensions(usual.rotaries.front(), usual.head_dim), 4);
   EXPECT_FALSE(usual.qkv_bias || usual.output_bias);
   const Architecture other = glm({{"first_k_dense_replace", "0"},
                                   {"n_shared_experts", "2"},
@@ -260,8 +262,9 @@ TEST(Architecture, Glm4MoeBeginsWithDenseLayers) {
   EXPECT_EQ(other.kinds.front().experts.router.factor, 2.5);
   EXPECT_EQ(other.qk_norm, QkNorm::head);
   EXPECT_TRUE(other.qkv_bias && !other.output_bias);
-  EXPECT_EQ(rotated_dimensions(other.rotary, other.head_dim), 2);
-  EXPECT_EQ(glm({{"rope_parameters", R"({"rope_theta": 1e6, "partial_rotary_factor": 1.0})"}}).rotary.partial, 1);
+  EXPECT_EQ(rotated_dimensions(other.rotaries.front(), other.head_dim), 2);
+  EXPECT_EQ(glm({{"rope_parameters", R"({"rope_theta": 1e6, "partial_rotary_factor": 1.0})"}}).rotaries.front().partial,
+            1);
   EXPECT_THAT(dense_columns(glm({{"mlp_layer_types", R"(["dense", "sparse", "dense", "sparse"])"}})),
               ElementsAre(160, 0, 160, 0));
 }
@@ -270,8 +273,8 @@ TEST(Architecture, MiniMaxM2NormsAllHeadsTogether) {
   const Architecture arch = of_family("minimax_m2", {{"rotary_dim", "64"}});
   EXPECT_EQ(arch.qk_norm, QkNorm::whole);
   EXPECT_EQ(arch.head_dim, 128);
-  EXPECT_EQ(rotated_dimensions(arch.rotary, arch.head_dim), 64);
-  EXPECT_EQ(arch.rotary.theta, 5e6);
+  EXPECT_EQ(rotated_dimensions(arch.rotaries.front(), arch.head_dim), 64);
+  EXPECT_EQ(arch.rotaries.front().theta, 5e6);
   EXPECT_EQ(arch.kinds.front().ffn, 160);
   EXPECT_EQ(arch.kinds.front().experts,
             (Experts{.count = 256,
@@ -283,6 +286,83 @@ std::vector<std::int64_t> windows(const Architecture& arch) {
   std::vector<std::int64_t> all;
   for (std::int64_t layer = 0; layer < arch.layers; ++layer) all.push_back(arch.kind(layer).window);
   return all;
+}
+
+TEST(Architecture, GptOssHasSinksBiasesAndAWindowInEveryOtherLayer) {
+  const Architecture arch = of_family("gpt_oss", {});
+  EXPECT_EQ(arch.head_dim, 64);
+  EXPECT_TRUE(arch.sinks && arch.qkv_bias && arch.output_bias && arch.ffn_bias);
+  EXPECT_EQ(arch.activation, Activation(Activation::swiglu, 7, 1.702));
+  EXPECT_THAT(windows(arch), ElementsAre(128, 0, 128, 0));
+  EXPECT_EQ(arch.kind(0).experts, (Experts{.count = 128, .active = 4, .router = {.bias = true}}));
+  const Rotary yarn{.theta = 150000,
+                    .scaling = RotaryScaling::yarn,
+                    .factor = 32,
+                    .attention_factor = 0.1 * std::log(32) + 1,
+                    .whole_pairs = false,
+                    .original_context = 4096};
+  EXPECT_EQ(arch.rotaries.front(), yarn);
+  const Architecture other = of_family(
+      "gpt_oss", {{"layer_types", R"(["full_attention", "full_attention", "sliding_attention", "full_attention"])"},
+                  {"sliding_window", "16"},
+                  {"swiglu_limit", "5"},
+                  {"attention_bias", "false"},
+                  {"rope_scaling", R"({"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 64})"}});
+  EXPECT_THAT(windows(other), ElementsAre(0, 0, 16, 0));
+  EXPECT_EQ(other.activation.limit, 5);
+  EXPECT_FALSE(other.qkv_bias || other.output_bias);
+  EXPECT_TRUE(other.rotaries.front().whole_pairs);
+  EXPECT_THAT(untrainable(arch), HasSubstr("sinks"));
+  EXPECT_NO_THROW(of_family("gpt_oss", {{"quantization_config", R"({"quant_method": "mxfp4"})"}}));
+  EXPECT_THROW(of_family("gpt_oss", {{"quantization_config", R"({"quant_method": "awq"})"}}), Error);
+}
+
+TEST(Architecture, Gemma3HasTwoRotaryRules) {
+  const auto gemma = [](std::vector<std::pair<std::string, std::string>> changes) {
+    changes.push_back({"num_hidden_layers", "7"});
+    return of_family("gemma3_text", changes);
+  };
+  const Architecture arch = gemma({});
+  EXPECT_EQ(arch.norm, Norm::rms1p);
+  EXPECT_TRUE(arch.output_norms && arch.tied_embeddings);
+  EXPECT_EQ(arch.qk_norm, QkNorm::head);
+  EXPECT_EQ(arch.activation, Activation::gelu_tanh);
+  EXPECT_EQ(arch.head_dim, 256);
+  EXPECT_EQ(arch.embedding_factor, 8);
+  EXPECT_EQ(arch.score_scale, 1.0 / 16);
+  EXPECT_THAT(windows(arch), ElementsAre(4096, 4096, 4096, 4096, 4096, 0, 4096));
+  EXPECT_EQ(arch.rotaries, (std::vector<Rotary>{{.theta = 1e6}, {.theta = 1e4}}));
+  EXPECT_EQ(arch.kind(0).rotary, 1);
+  EXPECT_EQ(arch.kind(5).rotary, 0);
+  EXPECT_EQ(arch.pad_token, 0);
+
+  const std::vector<Rotary> scaled = {
+      {.theta = 5e5, .scaling = RotaryScaling::linear, .factor = 8, .original_context = 1024}, {.theta = 2e4}};
+  const Architecture older = gemma({{"max_position_embeddings", "1024"},
+                                    {"rope_theta", "500000"},
+                                    {"rope_local_base_freq", "20000"},
+                                    {"rope_scaling", R"({"rope_type": "linear", "factor": 8})"},
+                                    {"sliding_window_pattern", "3"},
+                                    {"query_pre_attn_scalar", "64"}});
+  EXPECT_EQ(older.rotaries, scaled);
+  EXPECT_EQ(older.context, 1024);
+  EXPECT_EQ(older.score_scale, 1.0 / 8);
+  EXPECT_EQ(older.kind(2).window, 0);
+  EXPECT_EQ(gemma({{"max_position_embeddings", "1024"},
+                   {"rope_parameters", R"({"full_attention": {"rope_type": "linear", "factor": 8, "rope_theta": 5e5},
+                                           "sliding_attention": {"rope_type": "default", "rope_theta": 2e4}})"}})
+                .rotaries,
+            scaled);
+}
+
+TEST(Architecture, ALanguageModelInsideALargerOneIsTakenOutOfIt) {
+  Value whole = Value::object({{"model_type", "gemma3"}, {"eos_token_id", Value::array({1, 106})}});
+  whole.set("text_config", with(llama_config, {{"model_type", "\"gemma3_text\""}}));
+  const Architecture arch = read_architecture(text_config(whole), "config.json");
+  EXPECT_EQ(arch.family, "gemma3_text");
+  EXPECT_THAT(arch.eos_tokens, ElementsAre(1, 106));
+  whole.set("text_config", with(llama_config, {{"model_type", "\"unheard_of\""}}));
+  EXPECT_EQ(text_config(whole), whole);
 }
 
 TEST(Architecture, QwenWindows) {
@@ -388,7 +468,6 @@ TEST(Architecture, BadConfigsAreRefusedWithPlaceAndCause) {
       {{{"rope_scaling", R"({"rope_type": "yarn", "factor": 2, "beta_fast": 1, "beta_slow": 2})"}},
        "beta_fast: 1 must not",
        ""},
-      {{{"rope_scaling", R"({"rope_type": "yarn", "factor": 2, "truncate": false})"}}, "truncate", ""},
       {{{"rope_parameters", R"({"full_attention": {}})"}}, "per layer type is not supported", ""},
       {{{"partial_rotary_factor", "0.5"}}, "partial_rotary_factor: partial rotary embedding", ""},
       {{{"eos_token_id", "300"}}, "eos_token_id: 300 is out of range", "at most 299"},

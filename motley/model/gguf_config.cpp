@@ -132,6 +132,8 @@ void refuse_unknown(const Metadata& metadata, const GgufForm& form) {
   none("attention.max_alibi_bias", "position biases");
   none("attention.clamp_kqv", "clamped keys and values");
   none("logit_scale", "scaled logits");
+  none("attn_logit_softcapping", "capped scores");
+  none("final_logit_softcapping", "capped logits");
 }
 
 // ---- rotary embeddings ----
@@ -158,7 +160,7 @@ Value read_frequency_factors(const Metadata& metadata, const StoredTensor& tenso
             "use the model's folder with config.json and safetensors");
 }
 
-void read_scaling(const Metadata& metadata, Value& config) {
+void read_scaling(const Metadata& metadata, const GgufForm& form, Value& config) {
   const std::string kind_key = metadata.own("rope.scaling.type"), factor_key = metadata.own("rope.scaling.factor");
   const Value* theta = config.find("rope_theta");
   if (const StoredTensor* factors = metadata.tensor("rope_freqs.weight"))
@@ -172,6 +174,7 @@ void read_scaling(const Metadata& metadata, Value& config) {
   const auto copy = [&](std::string_view from, std::string_view to) {
     if (const Value* value = metadata.find(metadata.own(from))) scaling.set(to, *value);
   };
+  if (kind == "yarn" && !form.whole_pairs) scaling.set("truncate", false);
   copy("rope.scaling.original_context_length", "original_max_position_embeddings");
   copy("rope.scaling.yarn_beta_fast", "beta_fast");
   copy("rope.scaling.yarn_beta_slow", "beta_slow");
@@ -225,7 +228,8 @@ void read_tensors(const Metadata& metadata, const Family& family, Value& config)
   config.set("vocab_size", embedding->shape.front());
   config.set("tie_word_embeddings", metadata.tensor(name_of_role("head", ".weight")) == nullptr);
   const auto has_bias = [&](std::string_view role) { return metadata.tensor(name_of_role(role, ".bias")) != nullptr; };
-  const bool query = has_bias("q"), output = has_bias("o"), ffn = has_bias("up");
+  const bool routed = std::ranges::find(family.tensors, "up", &TensorNames::role) == family.tensors.end();
+  const bool query = has_bias("q"), output = has_bias("o"), ffn = has_bias(routed ? "experts.E.up" : "up");
   const auto mismatch = [&](const char* what) {
     metadata.required("general.architecture").fail(what, "use the model's folder with config.json and safetensors");
   };
@@ -261,21 +265,21 @@ Value gguf_config(const std::vector<std::unique_ptr<GgufFile>>& parts) {
   for (const GgufKey& key : family.gguf->keys)
     if (const Value* value = metadata.find(metadata.own(key.gguf))) config.set(key.config, shortest(*value));
   leave_out_prediction_layers(metadata, config);
-  if (family.gguf->add_implied != nullptr) family.gguf->add_implied(config);
   config.set("hidden_act", "silu");
-  read_scaling(metadata, config);
+  read_scaling(metadata, *family.gguf, config);
   read_tensors(metadata, family, config);
   read_tokens(metadata, *family.gguf, config);
+  if (family.gguf->add_implied != nullptr) family.gguf->add_implied(config);
   return config;
 }
 
 std::map<std::string, DType> gguf_tensor_types(const std::vector<std::unique_ptr<GgufFile>>& parts) {
-  const std::span<const TensorNames> names = gguf_naming(parts.front()->metadata()).names;
+  const std::span<const TensorNames> names = tensor_naming(parts.front()->metadata()).names;
   std::map<std::string, DType> types;
   for (const auto& part : parts)
     for (const auto& [stored, tensor] : part->tensors())
       if (const TensorNames* known = names_of(names, stored);
-          known != nullptr && tensor.shape.size() >= 2 && known->role != "router")
+          known != nullptr && stored.ends_with(".weight") && tensor.shape.size() >= 2 && known->role != "router")
         types.emplace(hugging_face_name(names, stored), stored_type({part->path(), tensor}, stored));
   return types;
 }

@@ -165,7 +165,7 @@ TEST_F(GgufConfigTest, NamesWhatItCannotExpress) {
   EXPECT_THAT(refused({.architecture = "qwen2moe"}), HasSubstr("the architecture \"qwen2moe\" is not supported"));
   EXPECT_THAT(refused({.query_bias = true}), HasSubstr("biases of some"));
   EXPECT_THAT(refused({.architecture = "qwen2"}), HasSubstr("biases of some"));
-  EXPECT_THAT(refused({.types = {{"blk.0.ffn_up.weight", "IQ4_NL"}}}), HasSubstr("ffn_up.weight is of type IQ4_NL"));
+  EXPECT_THAT(refused({.types = {{"blk.0.ffn_up.weight", "Q8_1"}}}), HasSubstr("ffn_up.weight is of type Q8_1"));
   const auto with = [&](const std::string& key, std::uint32_t value) {
     return refused({.more = [&](GgufWriter& writer) { writer.set_u32(key, value); }});
   };
@@ -200,7 +200,7 @@ TEST_F(GgufConfigTest, PredictionLayersAreLeftOut) {
   const Model model = read(file);
   EXPECT_EQ(model.arch.layers, 1);
   EXPECT_EQ(model.arch.kinds.front().experts.count, 0);
-  EXPECT_EQ(rotated_dimensions(model.arch.rotary, model.arch.head_dim), 8);
+  EXPECT_EQ(rotated_dimensions(model.arch.rotaries.front(), model.arch.head_dim), 8);
   file.sizes["block_count"] = 1;
   EXPECT_THAT(refused(file), HasSubstr("glm4moe.nextn_predict_layers: 1 is out of range"));
 }

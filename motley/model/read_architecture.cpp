@@ -54,7 +54,7 @@ Architecture read_architecture(const Value& value, std::string source) {
   const Reader root(value, std::move(source));
   const Config config(root);
   const Family& family = find_family(config);
-  refuse_quantised(root);
+  refuse_quantised(root, family.quantised_experts);
   Architecture arch = family.read(config);
   check_experts(arch, root);
   arch.family = family.name;

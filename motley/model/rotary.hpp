@@ -16,6 +16,7 @@ struct Rotary {
   double high_freq_factor = 4;
   double attention_factor = 0;  // 0: derived (yarn)
   double beta_fast = 32, beta_slow = 1;
+  bool whole_pairs = true;  // yarn: its ramp begins and ends at whole ones
   std::int64_t original_context = 0;
   double partial = 1;  // share of each head that is rotated: its first dimensions
   bool operator==(const Rotary&) const = default;

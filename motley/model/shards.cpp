@@ -192,6 +192,7 @@ Slice slice_of(const Architecture& arch, const TensorSpec& tensor, const Shard& 
   switch (tensor.cut) {
     case TensorCut::replicated: break;
     case TensorCut::heads: slice.rows = scaled(shard.heads, arch.head_dim); break;
+    case TensorCut::head_values: slice.rows = shard.heads; break;
     case TensorCut::kv_heads: slice.rows = scaled(shard.kv_heads, arch.head_dim); break;
     case TensorCut::heads_in: slice.columns = scaled(shard.heads, arch.head_dim); break;
     case TensorCut::ffn: slice.rows = shard.columns.at(tensor.kind); break;

@@ -90,6 +90,7 @@ std::vector<TensorSpec> block_tensors(const Architecture& arch, std::int64_t lay
   list.add_linear("q", query, arch.hidden, TensorCut::heads, arch.qkv_bias);
   list.add_linear("k", key, arch.hidden, TensorCut::kv_heads, arch.qkv_bias);
   list.add_linear("v", key, arch.hidden, TensorCut::kv_heads, arch.qkv_bias);
+  if (arch.sinks) list.add("sinks", "", {arch.heads}, TensorCut::head_values);
   list.add_linear("o", arch.hidden, query, TensorCut::heads_in, arch.output_bias);
   if (arch.qk_norm == QkNorm::head) {
     list.add_norm("q_norm", arch.head_dim, arch.norm_bias);
@@ -98,7 +99,9 @@ std::vector<TensorSpec> block_tensors(const Architecture& arch, std::int64_t lay
     list.add("q_norm", ".weight", {query}, TensorCut::heads);
     list.add("k_norm", ".weight", {key}, TensorCut::kv_heads);
   }
+  if (arch.output_norms) list.add_norm("attention_output_norm", arch.hidden, arch.norm_bias);
   list.add_norm("ffn_norm", arch.hidden, arch.norm_bias);
+  if (arch.output_norms) list.add_norm("ffn_output_norm", arch.hidden, arch.norm_bias);
   const Experts& experts = kind.experts;
   if (experts.count > 0)
     list.add_linear("router", experts.count, arch.hidden, TensorCut::replicated, experts.router.bias);

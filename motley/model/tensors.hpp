@@ -12,13 +12,14 @@ namespace motley {
 
 // How a tensor is cut inside a tensor-parallel group.
 enum class TensorCut {
-  replicated,  // every rank holds it whole
-  heads,       // rows (dimension 0) follow the query heads
-  kv_heads,    // rows follow the key/value heads
-  heads_in,    // columns (dimension 1) follow the query heads
-  ffn,         // rows follow the FFN columns, those of each expert
-  ffn_in,      // columns follow the FFN columns
-  shared_ffn,  // rows follow the FFN columns of the shared expert
+  replicated,   // every rank holds it whole
+  heads,        // rows (dimension 0) follow the query heads
+  head_values,  // rows are one for each query head
+  kv_heads,     // rows follow the key/value heads
+  heads_in,     // columns (dimension 1) follow the query heads
+  ffn,          // rows follow the FFN columns, those of each expert
+  ffn_in,       // columns follow the FFN columns
+  shared_ffn,   // rows follow the FFN columns of the shared expert
   shared_ffn_in,
   vocabulary  // rows follow the vocabulary
 };

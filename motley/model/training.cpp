@@ -23,6 +23,7 @@ std::int64_t passed_columns(const Architecture& arch, std::int64_t layer, const 
 }  // namespace
 
 std::string untrainable(const Architecture& arch) {
+  if (arch.sinks) return "layer 0: its attention has sinks";
   if (arch.qk_norm == QkNorm::whole) return "layer 0: its norms of queries and keys are over all heads together";
   return {};
 }
@@ -40,16 +41,17 @@ std::int64_t stored_elements_per_token(const Architecture& arch, std::int64_t la
   const std::int64_t attention = (2 * shard.heads.size() + 2 * shard.kv_heads.size()) * arch.head_dim;
   const Experts& experts = arch.kind(layer).experts;
   const std::int64_t routing = experts.active * (2 * arch.hidden + 2) + experts.count;
-  return 4 * arch.hidden + attention + (arch.gated ? 3 : 2) * passed_columns(arch, layer, shard) + routing;
+  return (arch.output_norms ? 6 : 4) * arch.hidden + attention +
+         (arch.gated ? 3 : 2) * passed_columns(arch, layer, shard) + routing;
 }
 
 ElementTraffic element_traffic_per_token(const Architecture& arch, std::int64_t layer, const Shard& shard) {
   const std::int64_t rotated =
       arch.position == PositionKind::rotary ? (shard.heads.size() + shard.kv_heads.size()) * arch.head_dim : 0;
   const std::int64_t ffn = passed_columns(arch, layer, shard);
-  const std::int64_t sums = arch.kind(layer).experts.shared_ffn > 0 ? 3 : 2;
-  return {.forward = (2 * 2 + sums * 3) * arch.hidden + 2 * rotated + (arch.gated ? 3 : 2) * ffn,
-          .backward = (2 * 3 + sums * 3) * arch.hidden + 2 * rotated + (arch.gated ? 5 : 3) * ffn};
+  const std::int64_t norms = arch.output_norms ? 4 : 2, sums = arch.kind(layer).experts.shared_ffn > 0 ? 3 : 2;
+  return {.forward = (norms * 2 + sums * 3) * arch.hidden + 2 * rotated + (arch.gated ? 3 : 2) * ffn,
+          .backward = (norms * 3 + sums * 3) * arch.hidden + 2 * rotated + (arch.gated ? 5 : 3) * ffn};
 }
 
 ElementTraffic loss_bytes_per_token(const Shard& shard) {

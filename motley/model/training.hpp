@@ -20,8 +20,9 @@ std::int64_t rank_parameters(const Architecture& arch, const ModelPart& part, co
 // after attention (hidden size each), query, key, value and the attention's output (the rank's heads), up, gate where
 // gated, and their product (the rank's FFN columns, of all experts that a token takes and of the shared one). Where
 // there are experts, the normed input and the output once more for each that a token takes, the router's logits, and
-// which it chose with what share. Scores are computed again, as fused attention does. A block of which only the input
-// is kept (recomputation) has `hidden` elements instead.
+// which it chose with what share. Where attention and FFN have norms of what they make, that once more for each. Scores
+// are computed again, as fused attention does. A block of which only the input is kept (recomputation) has `hidden`
+// elements instead.
 std::int64_t stored_elements_per_token(const Architecture& arch, std::int64_t layer, const Shard& shard);
 
 // Elements that the backward pass of one block works with per token, on one rank, in addition to what is stored. The
@@ -31,11 +32,11 @@ std::int64_t stored_elements_per_token(const Architecture& arch, std::int64_t la
 std::int64_t backward_elements_per_token(const Architecture& arch, std::int64_t layer, const Shard& shard);
 
 // Elements that the element-wise operations of one block read and write per token, on one rank. Each operation reads
-// its inputs and writes its output once: two norms (2 hidden sizes each), two residual sums and that of a shared expert
-// (3 each), rotation of query and key where positions are rotary (2 of each), the activation (2 of the rank's FFN
-// columns; gated, with the product: 3). Their gradients: a norm reads two and writes one (3), a residual sum adds a
-// gradient to another (3), a rotation is one again (2), the activation reads two and writes one (3; gated: reads three
-// and writes two, 5).
+// its inputs and writes its output once: two norms, or four (2 hidden sizes each), two residual sums and that of a
+// shared expert (3 each), rotation of query and key where positions are rotary (2 of each), the activation (2 of the
+// rank's FFN columns; gated, with the product: 3). Their gradients: a norm reads two and writes one (3), a residual sum
+// adds a gradient to another (3), a rotation is one again (2), the activation reads two and writes one (3; gated: reads
+// three and writes two, 5).
 struct ElementTraffic {
   std::int64_t forward = 0, backward = 0;
 };

@@ -64,7 +64,7 @@ def byte_pairs(rule):
 
 
 def model(architecture, down, rest="F16", tokenizer=None, more=(), factors=None, biases=(), norms=None, experts=0, ffn_norm="ffn_norm",
-          shared=False, selection_bias=False):
+          shared=False, selection_bias=False, sinks=False):
     """One layer, whose FFN's second matrix (or that of each expert) has rows of 256 values in the type `down`. `norms` has the sizes of
     further ones."""
     vocabulary, tokenizer_keys = tokenizer or sentencepiece()
@@ -79,6 +79,8 @@ def model(architecture, down, rest="F16", tokenizer=None, more=(), factors=None,
               **({} if experts else {"ffn_gate": (HIDDEN, FFN), "ffn_up": (HIDDEN, FFN)})}
     ffn = [("blk.0.ffn_gate_inp.weight", (HIDDEN, experts), "F32"), ("blk.0.ffn_gate_exps.weight", (HIDDEN, FFN, experts), rest),
            ("blk.0.ffn_up_exps.weight", (HIDDEN, FFN, experts), rest), ("blk.0.ffn_down_exps.weight", (FFN, HIDDEN, experts), down)]
+    biases_of = {**shapes, "ffn_gate_inp": (HIDDEN, experts), "ffn_gate_exps": (HIDDEN, FFN, experts),
+                 "ffn_up_exps": (HIDDEN, FFN, experts), "ffn_down_exps": (FFN, HIDDEN, experts)}
     tensors = [("token_embd.weight", (HIDDEN, vocabulary), rest), ("output_norm.weight", (HIDDEN,), "F32"),
                *((f"blk.0.{name}.weight", shape, rest) for name, shape in shapes.items()),
                *(ffn if experts else [("blk.0.ffn_down.weight", (FFN, HIDDEN), down)]),
@@ -87,7 +89,8 @@ def model(architecture, down, rest="F16", tokenizer=None, more=(), factors=None,
                *([("blk.0.ffn_gate_shexp.weight", (HIDDEN, FFN), rest), ("blk.0.ffn_up_shexp.weight", (HIDDEN, FFN), rest),
                   ("blk.0.ffn_down_shexp.weight", (FFN, HIDDEN), down)] if shared else []),
                *([("blk.0.exp_probs_b.bias", (experts,), "F32")] if selection_bias else []),
-               *((f"blk.0.{name}.bias", shapes[name][1:], "F32") for name in biases)]
+               *([("blk.0.attn_sinks.weight", (HEADS,), "F32")] if sinks else []),
+               *((f"blk.0.{name}.bias", biases_of[name][1:], "F32") for name in biases)]
     if factors:
         tensors.append(("rope_freqs.weight", (len(factors),), "F32", struct.pack(f"<{len(factors)}f", *factors)))
     return gguf(keys, tensors)
@@ -110,6 +113,12 @@ SEEDS = {
                                   *ROUTED, ("expert_shared_count", U32, 1), ("leading_dense_block_count", U32, 0),
                                   ("expert_gating_func", U32, 2), ("expert_weights_scale", F32, 1.5), ("expert_weights_norm", BOOL, True),
                                   ("rope.dimension_count", U32, 2), ("nextn_predict_layers", U32, 0)]),
+    "gpt-oss": lambda: model("gpt-oss", "Q8_0", tokenizer=byte_pairs("gpt-4o"), experts=3, ffn_norm="post_attention_norm", sinks=True,
+                             biases=("attn_q", "attn_k", "attn_v", "attn_output", "ffn_gate_inp", "ffn_gate_exps", "ffn_up_exps",
+                                     "ffn_down_exps"), more=[*ROUTED, *YARN, ("attention.sliding_window", U32, 8)]),
+    "gemma3": lambda: model("gemma3", "Q6_K", norms=dict(**OF_HEADS, post_attention_norm=HIDDEN, post_ffw_norm=HIDDEN),
+                            more=[("attention.sliding_window", U32, 8), ("rope.freq_base_swa", F32, 1e4),
+                                  ("rope.scaling.type", STRING, "linear"), ("rope.scaling.factor", F32, 8.0)]),
     "minimax-m2": lambda: model("minimax-m2", "Q8_0", tokenizer=byte_pairs("minimax-m2"), experts=3, selection_bias=True,
                                 norms=dict(attn_q_norm=HIDDEN, attn_k_norm=HIDDEN // HEADS),
                                 more=[*ROUTED, ("expert_gating_func", U32, 2), ("rope.dimension_count", U32, 2)]),

@@ -1,7 +1,7 @@
 """Quantised weights from GGUF files: against `transformers` on the same values where activations are in fp32, and against what llama.cpp
 made of the same files where they are in int8 (tests/reference/llama_cpp_goldens.py). The files are of the tales model (llama, some of
-whose rows are not whole blocks of 256) and of random weights (qwen3 and mixtral, all of whose rows are). MOTLEY_PARITY_SHAPES names more
-shapes of bench/decode/make_model.py for the former."""
+whose rows are not whole blocks of 256) and of random weights (qwen3, mixtral and gemma3, all of whose rows are, and gpt-oss, most of whose
+are not). MOTLEY_PARITY_SHAPES names more shapes of bench/decode/make_model.py for the former."""
 
 import json
 import os
@@ -23,7 +23,8 @@ import make_model  # noqa: E402
 
 MODELS = ["tales", "small256"]
 SHAPES = MODELS + os.environ.get("MOTLEY_PARITY_SHAPES", "").split()
-CASES = [(name, kind) for name in SHAPES for kind in gguf_models.TYPES] + [("experts256", kind) for kind in ("f32", "q5_0", "q4_k")]
+CASES = [(name, kind) for name in SHAPES for kind in gguf_models.TYPES] + [
+    (name, kind) for name in ("experts256", "gpt-oss288", "gemma256") for kind in ("f32", "q5_0", "q4_k")]
 PROMPT_LENGTHS = [1, 9, 40]
 GENERATE = 8
 FP32_TOLERANCE = 1e-4

@@ -33,6 +33,8 @@ MODELS = {
         "attention_bias": True, "first_k_dense_replace": 0}),
     "minimax_m2": ("minimax_m2", GATED | {"head_dim": 16, "rotary_dim": 8, "num_local_experts": 3, "num_experts_per_tok": 2,
                                           "bos_token_id": 1, "eos_token_id": 2}),
+    "gpt_oss": ("gpt_oss", GATED | {"head_dim": 16, "num_local_experts": 3, "num_experts_per_tok": 2}),
+    "gemma3_text": ("gemma3_text", GATED | {"head_dim": 16}),
     "qwen2": ("qwen2", GATED),
     "qwen2 tied, windows": ("qwen2", GATED | {"tie_word_embeddings": True, "use_sliding_window": True,
                                               "sliding_window": 16, "max_window_layers": 1}),

@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <set>
 
 namespace motley {
@@ -20,8 +21,18 @@ TEST(Families, HaveEachNameOnce) {
       EXPECT_TRUE(names.gguf.empty() || gguf.insert(names.gguf).second) << names.gguf;
     }
   }
-  EXPECT_EQ(families_seen, (std::set<std::string_view>{"glm4_moe", "llama", "minimax_m2", "mistral", "mixtral", "opt",
-                                                       "qwen2", "qwen3", "qwen3_moe"}));
+  EXPECT_EQ(families_seen, (std::set<std::string_view>{"gemma3_text", "glm4_moe", "gpt_oss", "llama", "minimax_m2",
+                                                       "mistral", "mixtral", "opt", "qwen2", "qwen3", "qwen3_moe"}));
+}
+
+TEST(Families, PackedTensorsHoldThoseOfTheFamily) {
+  for (const Family* family : families())
+    for (const PackedNames& packed : family->packed)
+      for (const std::string_view part : packed.parts) {
+        if (part.empty() || part.ends_with(scales_ending)) continue;
+        const std::string_view stem = part.substr(0, part.rfind('.'));
+        EXPECT_NE(std::ranges::find(family->tensors, stem, &TensorNames::hugging_face), family->tensors.end()) << part;
+      }
 }
 
 TEST(Families, NamesInGgufFilesGoBothWays) {
@@ -82,17 +93,17 @@ TEST(Families, AreToldByTheKeysOfAGgufFile) {
 
 TEST(Families, LlamasRowsLieInPairsOfAHead) {
   for (const char* architecture : {"llama", "qwen2"}) {
-    const GgufNaming naming =
-        gguf_naming(metadata_of(architecture, {{"embedding_length", 64}, {"attention.head_count", 4}}));
+    const TensorNaming naming =
+        tensor_naming(metadata_of(architecture, {{"embedding_length", 64}, {"attention.head_count", 4}}));
     EXPECT_EQ(naming.head_rows, 16);
     for (const char* rotated : {"blk.2.attn_q.weight", "blk.2.attn_k.bias"})
       EXPECT_EQ(has_paired_rows(naming.names, rotated), architecture == std::string_view("llama")) << rotated;
     EXPECT_FALSE(has_paired_rows(naming.names, "blk.2.attn_v.weight"));
   }
-  EXPECT_EQ(gguf_naming(metadata_of("qwen3", {{"attention.key_length", 128}, {"attention.head_count", 4}})).head_rows,
+  EXPECT_EQ(tensor_naming(metadata_of("qwen3", {{"attention.key_length", 128}, {"attention.head_count", 4}})).head_rows,
             128);
-  EXPECT_EQ(gguf_naming(metadata_of("llama", {})).head_rows, 0);
-  EXPECT_TRUE(gguf_naming(metadata_of("phi3", {})).names.empty());
+  EXPECT_EQ(tensor_naming(metadata_of("llama", {})).head_rows, 0);
+  EXPECT_TRUE(tensor_naming(metadata_of("phi3", {})).names.empty());
 }
 
 }  // namespace

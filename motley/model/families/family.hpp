@@ -37,6 +37,9 @@ struct GgufForm {
   // always have some and the output none; the FFN has none.
   std::string_view attention_bias, ffn_bias;
   std::span<const std::string_view> end_texts = usual_end_texts;
+  Activation activation = Activation::silu;
+  std::int64_t full_period = 0;   // all layers but each one of this number have the window; 0: all have it
+  bool whole_pairs = true;        // where the ramp of YaRN begins and ends, which no key says
   bool rotates_part = false;      // of a head: `rope.dimension_count` is `rotary_dim` of config.json
   bool output_bias = true;        // false: `attention_bias` is about queries, keys and values alone
   std::string_view qk_norm = {};  // says in config.json whether there are norms of heads; empty: it is always so
@@ -53,6 +56,9 @@ struct Family {
   std::string_view deviation;    // the key of config.json for the standard deviation of new weights
   std::optional<GgufForm> gguf;  // none: not in that format
   std::span<const PreTokenizer> pre_tokenizers = {};  // that came with the family
+  std::span<const PackedNames> packed = {};           // of tensors that safetensors files hold inside others
+  // What `quant_method` may be in config.json: then the experts' matrices are of this type and all others bf16.
+  std::optional<DType> quantised_experts = {};
 };
 
 }  // namespace motley
