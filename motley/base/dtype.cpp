@@ -8,7 +8,7 @@ namespace {
 using enum DType;
 
 // Those from q8_0 on are GGUF's, whose blocks llama.cpp's ggml-common.h defines. int4: 64 values with two fp16.
-constexpr std::array<DTypeRow, 15> dtype_rows = {{
+constexpr std::array<DTypeRow, 18> dtype_rows = {{
     // type, name, config.json, file, values and bytes of a block, computed in, rated in, rated, support of weights,
     // values, and keys and values
     {fp32, "fp32", "float32", "F32", 1, 4, fp32, fp32, true, Support::served, Support::served, Support::served},
@@ -25,6 +25,9 @@ constexpr std::array<DTypeRow, 15> dtype_rows = {{
     {q4_k, "q4_k", "", "Q4_K", 256, 144, fp32, bf16, false, Support::served, Support::rated, Support::rated},
     {q5_k, "q5_k", "", "Q5_K", 256, 176, fp32, bf16, false, Support::served, Support::rated, Support::rated},
     {q6_k, "q6_k", "", "Q6_K", 256, 210, fp32, bf16, false, Support::served, Support::rated, Support::rated},
+    {mxfp4, "mxfp4", "", "MXFP4", 32, 17, fp32, bf16, false, Support::served, Support::rated, Support::rated},
+    {iq4_nl, "iq4_nl", "", "IQ4_NL", 32, 18, fp32, bf16, false, Support::served, Support::rated, Support::rated},
+    {iq4_xs, "iq4_xs", "", "IQ4_XS", 256, 136, fp32, bf16, false, Support::served, Support::rated, Support::rated},
     {file, "file", "", "", 1, 0, fp32, bf16, false, Support::served, Support::rated, Support::rated},
 }};
 
@@ -67,6 +70,7 @@ DType fitting(DType type, std::int64_t row) {
     case q4_k: return fitting(q5_0, row);
     case q5_k: return fitting(q5_1, row);
     case q6_k: return fitting(q8_0, row);
+    case iq4_xs: return fitting(iq4_nl, row);
     default: return fp16;
   }
 }

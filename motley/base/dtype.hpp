@@ -13,7 +13,26 @@
 namespace motley {
 
 // `file`: each matrix of weights has the type that the model's GGUF file has it in.
-enum class DType { fp32, bf16, fp16, fp8, int8, int4, q8_0, q4_0, q4_1, q5_0, q5_1, q4_k, q5_k, q6_k, file };
+enum class DType {
+  fp32,
+  bf16,
+  fp16,
+  fp8,
+  int8,
+  int4,
+  q8_0,
+  q4_0,
+  q4_1,
+  q5_0,
+  q5_1,
+  q4_k,
+  q5_k,
+  q6_k,
+  mxfp4,
+  iq4_nl,
+  iq4_xs,
+  file
+};
 
 // How far a type is supported, each level with all those before it.
 enum class Support {
@@ -53,7 +72,7 @@ std::string names_with(Support support, Use use);
 inline bool supports(DType type, Support support, Use use) { return dtype_row(type).support(use) >= support; }
 
 // Whether weights of this type lie in GGUF's blocks, with their scales.
-inline bool is_quantised(DType type) { return type >= DType::q8_0 && type <= DType::q6_k; }
+inline bool is_quantised(DType type) { return type >= DType::q8_0 && type <= DType::iq4_xs; }
 // The type for rows of this many values that are not whole blocks of `type`: as llama.cpp, a type of about as many bits
 // whose blocks are smaller, or else fp16.
 DType fitting(DType type, std::int64_t row);

@@ -30,6 +30,9 @@ TEST(DType, BytesAreCountedInWholeBlocks) {
   EXPECT_EQ(bytes_of(DType::q8_0, 33), 68);
   EXPECT_EQ(bytes_of(DType::q4_k, 576), 3 * 144);
   EXPECT_EQ(dtype_row(DType::q6_k).bits_per_value(), 6.5625);
+  EXPECT_EQ(dtype_row(DType::mxfp4).bits_per_value(), 4.25);
+  EXPECT_EQ(dtype_row(DType::iq4_nl).bits_per_value(), 4.5);
+  EXPECT_EQ(dtype_row(DType::iq4_xs).bits_per_value(), 4.25);
 }
 
 TEST(DType, PlansNameWhatHasAPrice) {
@@ -38,11 +41,12 @@ TEST(DType, PlansNameWhatHasAPrice) {
   EXPECT_EQ(names_with(Support::served, Use::kv), "fp32, bf16 or q8_0");
   EXPECT_EQ(names_with(Support::planned, Use::kv), "fp32, bf16, fp16 or q8_0");
   EXPECT_EQ(names_with(Support::served, Use::weights),
-            "fp32, bf16, q8_0, q4_0, q4_1, q5_0, q5_1, q4_k, q5_k, q6_k or file");
+            "fp32, bf16, q8_0, q4_0, q4_1, q5_0, q5_1, q4_k, q5_k, q6_k, mxfp4, iq4_nl, iq4_xs or file");
   std::vector<std::string_view> named;
   for (const auto& entry : enum_names<DType>()) named.push_back(entry.name);
   EXPECT_EQ(named, (std::vector<std::string_view>{"fp32", "bf16", "fp16", "int8", "int4", "q8_0", "q4_0", "q4_1",
-                                                  "q5_0", "q5_1", "q4_k", "q5_k", "q6_k", "file"}));
+                                                  "q5_0", "q5_1", "q4_k", "q5_k", "q6_k", "mxfp4", "iq4_nl", "iq4_xs",
+                                                  "file"}));
 }
 
 TEST(DType, RowsThatAreNotWholeBlocksGetSmallerOnes) {
@@ -50,6 +54,11 @@ TEST(DType, RowsThatAreNotWholeBlocksGetSmallerOnes) {
   EXPECT_EQ(fitting(DType::q4_k, 576), DType::q5_0);
   EXPECT_EQ(fitting(DType::q5_k, 576), DType::q5_1);
   EXPECT_EQ(fitting(DType::q6_k, 576), DType::q8_0);
+  EXPECT_EQ(fitting(DType::iq4_xs, 512), DType::iq4_xs);
+  EXPECT_EQ(fitting(DType::iq4_xs, 576), DType::iq4_nl);
+  EXPECT_EQ(fitting(DType::iq4_xs, 40), DType::fp16);
+  EXPECT_EQ(fitting(DType::mxfp4, 2880), DType::mxfp4);
+  EXPECT_EQ(fitting(DType::mxfp4, 40), DType::fp16);
   EXPECT_EQ(fitting(DType::q4_0, 40), DType::fp16);
   EXPECT_EQ(fitting(DType::q6_k, 40), DType::fp16);
   EXPECT_EQ(fitting(DType::bf16, 7), DType::bf16);

@@ -8,15 +8,16 @@
 namespace motley {
 namespace {
 
-constexpr std::int64_t most_experts = 4096;           // of a tensor
-constexpr std::size_t most_expert_tensors = 1 << 20;  // of a model
+constexpr std::size_t most_inside = 1 << 20;  // tensors of a model that lie inside others
 
-// Those of each expert of a tensor [experts, rows, columns].
+// Those of each expert of a tensor [experts, rows, columns], or of biases [experts, rows].
 std::vector<StoredTensor> slabs_of(const std::filesystem::path& file, const std::string& name,
                                    const StoredTensor& tensor) {
-  if (tensor.shape.size() != 3 || tensor.shape.front() < 1 || tensor.shape.front() > most_experts)
-    throw input_error(fmt::format("{}: the tensor {} must be of 1 to {} experts, rows and columns, found {}",
-                                  file.string(), name, most_experts, shape_text(tensor.shape)),
+  const bool bias = name.ends_with(".bias");
+  if (tensor.shape.size() != (bias ? 2 : 3) || tensor.shape.front() < 1 ||
+      tensor.shape.front() > most_experts_in_tensor)
+    throw input_error(fmt::format("{}: the tensor {} must be of 1 to {} experts and rows{}, found {}", file.string(),
+                                  name, most_experts_in_tensor, bias ? "" : " of columns", shape_text(tensor.shape)),
                       "convert the model again");
   const auto count = static_cast<std::size_t>(tensor.shape.front());
   std::vector<StoredTensor> slabs(count, tensor);
@@ -29,18 +30,40 @@ std::vector<StoredTensor> slabs_of(const std::filesystem::path& file, const std:
   return slabs;
 }
 
+void check_inside(const std::filesystem::path& file, std::size_t count) {
+  if (count > most_inside)
+    throw input_error(fmt::format("{}: at most {} tensors inside others are read", file.string(), most_inside),
+                      copy_again);
+}
+
 constexpr const char *embedding_suffix = "embed_tokens.weight", *head_name = "lm_head.weight";
+
+// The language model of one that sees, too, by the names that it has alone.
+std::string without_modality(const std::string& name) {
+  constexpr std::string_view prefix = "model.", part = "language_model.";
+  if (name.starts_with(part)) return name.substr(part.size());
+  if (name.starts_with(prefix) && name.substr(prefix.size()).starts_with(part))
+    return std::string(prefix) + name.substr(prefix.size() + part.size());
+  return name;
+}
 
 }  // namespace
 
 Checkpoint::Checkpoint(const std::filesystem::path& folder_or_gguf, NamingOf naming) {
-  is_gguf(folder_or_gguf) ? open_gguf_file(folder_or_gguf, naming) : open_folder(folder_or_gguf, "model");
+  if (is_gguf(folder_or_gguf)) {
+    open_gguf_file(folder_or_gguf, naming);
+    return;
+  }
+  std::error_code ignored;
+  if (const auto config = folder_or_gguf / "config.json"; naming != nullptr && std::filesystem::exists(config, ignored))
+    packed_ = naming(read_document(config)).packed;
+  open_folder(folder_or_gguf, "model");
 }
 
 void Checkpoint::open_gguf_file(const std::filesystem::path& path, NamingOf naming) {
   contents_ = path;
   gguf_ = open_gguf(path);
-  const GgufNaming named = naming != nullptr ? naming(gguf_.front()->metadata()) : GgufNaming{};
+  const TensorNaming named = naming != nullptr ? naming(gguf_.front()->metadata()) : TensorNaming{};
   gguf_names_ = named.names;
   for (const auto& file : gguf_)
     for (const auto& [stored, tensor] : file->tensors()) {
@@ -51,13 +74,11 @@ void Checkpoint::open_gguf_file(const std::filesystem::path& path, NamingOf nami
                             !tensor.shape.empty() && tensor.shape.front() % named.head_rows == 0;
       if (known->role.starts_with("experts.")) {
         for (std::int64_t expert = 0; const StoredTensor& one : slabs_of(file->path(), stored, tensor))
-          add(*file, stored, with_expert(name, expert++), {&file->path(), &experts_.emplace_back(one), 0});
-        if (experts_.size() > most_expert_tensors)
-          throw input_error(
-              fmt::format("{}: at most {} tensors of experts are read", file->path().string(), most_expert_tensors),
-              copy_again);
+          add(*file, stored, with_expert(name, expert++), {&file->path(), &inside_.emplace_back(one)});
+        check_inside(file->path(), inside_.size());
       } else
-        add(*file, stored, name, {&file->path(), &tensor, in_pairs ? named.head_rows : 0});
+        add(*file, stored, name,
+            {&file->path(), &tensor, in_pairs ? named.head_rows : 0, known->one_more ? 1.0F : 0.0F});
     }
 }
 
@@ -67,8 +88,14 @@ void Checkpoint::add(const GgufFile& file, const std::string& stored, const std:
                       "keep the parts of one model together, under their names");
 }
 
-void Checkpoint::add(const SafetensorsFile& file, const std::string& name) {
-  places_.emplace(name, Place{&file.path(), &file.tensors().at(name), 0});
+void Checkpoint::add(const SafetensorsFile& file, const std::string& stored) {
+  const StoredTensor& tensor = file.tensors().at(stored);
+  const std::string name = without_modality(stored);
+  const std::vector<TensorInside> inside = tensors_inside(packed_, file.path(), name, tensor);
+  if (inside.empty()) places_.emplace(name, Place{&file.path(), &tensor});
+  for (const TensorInside& one : inside)
+    places_.emplace(one.name, Place{&file.path(), &inside_.emplace_back(one.tensor)});
+  check_inside(file.path(), inside_.size());
 }
 
 void Checkpoint::open_folder(const std::filesystem::path& folder, const std::string& stem) {
@@ -111,7 +138,8 @@ std::vector<Checkpoint::File> Checkpoint::files() const {
 
 std::vector<std::string> Checkpoint::names() const {
   std::vector<std::string> all;
-  for (const auto& [name, place] : places_) all.push_back(name);
+  for (const auto& [name, place] : places_)
+    if (!name.ends_with(scales_ending)) all.push_back(name);
   return all;
 }
 
@@ -125,7 +153,16 @@ std::map<std::string, Checkpoint::Place>::const_iterator Checkpoint::lookup(cons
 Checkpoint::Found Checkpoint::find(const std::string& name) const {
   auto entry = lookup(name);
   if (entry == places_.end() && name.ends_with(embedding_suffix)) entry = lookup(head_name);
-  if (entry != places_.end()) return {*entry->second.file, *entry->second.tensor, entry->second.interleaved};
+  if (entry != places_.end()) {
+    const Place& place = entry->second;
+    Found found{*place.file, *place.tensor, place.interleaved, place.added};
+    if (found.tensor.scales_apart) {
+      const Found scales = find(entry->first + std::string(scales_ending));
+      found.scales = &scales.tensor;
+      found.scales_file = &scales.file;
+    }
+    return found;
+  }
   if (!gguf_.empty())
     throw input_error(fmt::format("{}: the tensor {} is missing", contents_.string(), gguf_name(gguf_names_, name)),
                       "the file is not a whole model: copy or download it again");

@@ -19,7 +19,8 @@ namespace motley {
 // `model.safetensors.index.json` names; or those of a GGUF file, given the first where it is split.
 class Checkpoint {
  public:
-  // `naming` says how a GGUF file's tensors are to be read; without it none of them has a name of Hugging Face's.
+  // `naming` says how its tensors are to be read; without it those of a GGUF file have no names of Hugging Face's, and
+  // a folder's stand for themselves.
   explicit Checkpoint(const std::filesystem::path& folder_or_gguf, NamingOf naming = nullptr);
   // Those of the folder's files that are called `stem` in place of "model".
   Checkpoint(const std::filesystem::path& folder, const std::string& stem) { open_folder(folder, stem); }
@@ -30,6 +31,9 @@ class Checkpoint {
     // Rows of a head of queries or keys whose rotated pairs lie next to each other (gguf_names.hpp): row 2 i + a of the
     // head is row i + a n / 2 in Hugging Face's order. 0: they do not.
     std::int64_t interleaved = 0;
+    float added = 0;                       // to each value, in the file
+    const StoredTensor* scales = nullptr;  // where these are apart
+    const std::filesystem::path* scales_file = nullptr;
   };
   // By Hugging Face's name. It may be stored with or without a leading "model.", as base models are saved; an embedding
   // that is not there is the head, to which it is tied (model.hpp refuses such a model if it is not). Throws an input
@@ -51,19 +55,21 @@ class Checkpoint {
   struct Place {
     const std::filesystem::path* file;
     const StoredTensor* tensor;
-    std::int64_t interleaved;
+    std::int64_t interleaved = 0;
+    float added = 0;
   };
   std::map<std::string, Place>::const_iterator lookup(const std::string& name) const;
   void open_folder(const std::filesystem::path& folder, const std::string& stem);
   void open_gguf_file(const std::filesystem::path& path, NamingOf naming);
-  void add(const SafetensorsFile& file, const std::string& name);
+  void add(const SafetensorsFile& file, const std::string& stored);
   void add(const GgufFile& file, const std::string& stored, const std::string& name, const Place& place);
 
   std::filesystem::path contents_;                                 // the file that lists all tensors
   std::map<std::string, std::unique_ptr<SafetensorsFile>> files_;  // by file name
   std::vector<std::unique_ptr<GgufFile>> gguf_;
   std::span<const TensorNames> gguf_names_;
-  std::deque<StoredTensor> experts_;     // of GGUF tensors that hold those of all
+  std::span<const PackedNames> packed_;
+  std::deque<StoredTensor> inside_;      // of tensors that hold several
   std::map<std::string, Place> places_;  // by tensor
 };
 

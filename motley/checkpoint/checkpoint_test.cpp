@@ -3,10 +3,15 @@
 #include <fmt/format.h>
 #include <gmock/gmock.h>
 
+#include <array>
+#include <cmath>
 #include <cstring>
+#include <numeric>
 #include <random>
 
+#include "motley/checkpoint/quants.hpp"
 #include "motley/checkpoint/safetensors_test.hpp"
+#include "motley/checkpoint/stored_rows.hpp"
 
 namespace motley {
 namespace {
@@ -62,6 +67,137 @@ TEST_F(SafetensorsTest, AMissingTensorNamesTheFileAndTheNearestName) {
     EXPECT_THAT(error.what(), HasSubstr((folder / "model.safetensors").string() + " does not contain"));
     EXPECT_THAT(error.hint(), HasSubstr("the file contains q_proj.weight"));
   }
+}
+
+// Rows of a matrix or values of a vector.
+std::vector<float> values_of(const Checkpoint& checkpoint, const std::string& name,
+                             const std::vector<std::int64_t>& shape) {
+  const StoredRows rows(checkpoint, name, shape);
+  std::vector<float> values(static_cast<std::size_t>(shape.front() * rows.width()));
+  for (std::int64_t row = 0; row < shape.front(); ++row)
+    rows.values(row, 0, rows.width(), values.data() + row * rows.width());
+  return values;
+}
+
+constexpr std::array<PackedNames, 4> packed_names = {{
+    {"layers.N.experts.gate_up", {"layers.N.experts.E.gate.weight", "layers.N.experts.E.up.weight"}, true, true},
+    {"layers.N.experts.gate_up_bias", {"layers.N.experts.E.gate.bias", "layers.N.experts.E.up.bias"}, false, true},
+    {"layers.N.experts.down", {"layers.N.experts.E.down.weight"}, true},
+    {"layers.N.stacked", {"layers.N.E.gate.weight", "layers.N.E.up.weight"}},
+}};
+
+// Two experts with a gate and an up of two rows of three, numbered by their places in the file.
+TEST_F(SafetensorsTest, FindsTensorsInsideOthers) {
+  const auto numbers = [](int count) {
+    std::vector<float> values(static_cast<std::size_t>(count));
+    std::iota(values.begin(), values.end(), 0.0F);
+    return bytes_of(values);
+  };
+  write("{}", "config.json");
+  write(file_of(R"({"layers.7.experts.gate_up": {"dtype": "F32", "shape": [2, 3, 4], "data_offsets": [0, 96]},
+                    "layers.7.experts.gate_up_bias": {"dtype": "F32", "shape": [2, 4], "data_offsets": [96, 128]},
+                    "layers.7.experts.down": {"dtype": "F32", "shape": [2, 2, 3], "data_offsets": [128, 176]},
+                    "layers.7.stacked": {"dtype": "F32", "shape": [2, 4, 3], "data_offsets": [176, 272]}})",
+                numbers(24) + numbers(8) + numbers(12) + numbers(24)));
+  const Checkpoint checkpoint(folder, [](const Value&) { return TensorNaming{.packed = packed_names}; });
+  const auto expect = [&](const std::string& name, const std::vector<std::int64_t>& shape,
+                          const std::vector<float>& values) {
+    EXPECT_EQ(values_of(checkpoint, name, shape), values) << name;
+  };
+  expect("layers.7.experts.0.gate.weight", {2, 3}, {0, 4, 8, 2, 6, 10});
+  expect("layers.7.experts.1.up.weight", {2, 3}, {13, 17, 21, 15, 19, 23});
+  expect("layers.7.experts.1.gate.bias", {2}, {4, 6});
+  expect("layers.7.experts.0.up.bias", {2}, {1, 3});
+  expect("layers.7.experts.1.down.weight", {3, 2}, {6, 9, 7, 10, 8, 11});
+  expect("layers.7.0.up.weight", {2, 3}, {6, 7, 8, 9, 10, 11});
+  expect("layers.7.1.gate.weight", {2, 3}, {12, 13, 14, 15, 16, 17});
+  EXPECT_EQ(checkpoint.names().size(), 14u);
+  EXPECT_EQ(floats(checkpoint.find("layers.7.1.gate.weight")), (std::vector<float>{12, 13, 14, 15, 16, 17}));
+
+  const auto place = packed_place(packed_names, "layers.7.experts.1.up.weight", {2, 3}, 2);
+  ASSERT_TRUE(place);
+  EXPECT_EQ(place->name, "layers.7.experts.gate_up");
+  EXPECT_EQ(place->shape, (std::vector<std::int64_t>{2, 3, 4}));
+  EXPECT_FALSE(packed_place(packed_names, "layers.7.norm.weight", {2}, 2));
+}
+
+constexpr std::array<PackedNames, 2> names_of_blocks = {{
+    {.stored = "layers.N.gate_up_blocks",
+     .parts = {"layers.N.E.gate.weight", "layers.N.E.up.weight"},
+     .by_turns = true,
+     .mxfp4 = true},
+    {.stored = "layers.N.gate_up_scales",
+     .parts = {"layers.N.E.gate.weight_scales", "layers.N.E.up.weight_scales"},
+     .by_turns = true},
+}};
+
+// Two experts, whose gates and ups have two rows of two blocks.
+TEST_F(SafetensorsTest, FindsBlocksWhoseExponentsAreApart) {
+  std::string blocks, scales;
+  std::mt19937 random(3);
+  for (int i = 0; i < 2 * 4 * 2 * 16; ++i) blocks += static_cast<char>(random() & 0xff);
+  for (int i = 0; i < 2 * 4 * 2; ++i) scales += static_cast<char>(120 + random() % 16);
+  const auto write_model = [&](const char* of_scales) {
+    write("{}", "config.json");
+    write(file_of(
+        fmt::format(R"({{"layers.0.gate_up_blocks": {{"dtype": "U8", "shape": [2, 4, 2, 16], "data_offsets": [0, 256]}},
+                                  "layers.0.gate_up_scales": {{"dtype": "U8", "shape": {}, "data_offsets": [256, 272]}}}})",
+                    of_scales),
+        blocks + scales));
+    return Checkpoint(folder, [](const Value&) { return TensorNaming{.packed = names_of_blocks}; });
+  };
+  const Checkpoint checkpoint = write_model("[2, 4, 2]");
+  EXPECT_EQ(checkpoint.names().size(), 4u);
+  constexpr std::array<float, 8> values = {0, 0.5, 1, 1.5, 2, 3, 4, 6};
+  for (std::size_t expert = 0; expert < 2; ++expert)
+    for (std::size_t part = 0; part < 2; ++part) {
+      const std::string name = fmt::format("layers.0.{}.{}.weight", expert, part == 0 ? "gate" : "up");
+      std::vector<float> expected;
+      for (std::size_t row = 0; row < 2; ++row)
+        for (std::size_t i = 0; i < 64; ++i) {
+          const std::size_t block = ((expert * 4 + 2 * row + part) * 2) + i / 32;
+          const auto byte = static_cast<unsigned char>(blocks[block * 16 + i % 32 / 2]);
+          const unsigned half = i % 2 == 0 ? byte & 15U : byte >> 4;
+          const int exponent = static_cast<unsigned char>(scales[block]) - 127;
+          expected.push_back(std::ldexp(half < 8 ? values[half] : -values[half - 8], exponent));
+        }
+      EXPECT_EQ(values_of(checkpoint, name, {2, 64}), expected) << name;
+      const StoredRows rows(checkpoint, name, {2, 64});
+      std::array<std::byte, 17> block;  // the second of the second row
+      rows.copy(1, 32, 64, block.data());
+      std::array<float, 32> of_block;
+      dequantise_row(DType::mxfp4, block.data(), 32, of_block.data());
+      EXPECT_TRUE(std::equal(of_block.begin(), of_block.end(), expected.end() - 32)) << name;
+    }
+  EXPECT_THAT(refusal([&] {
+                values_of(write_model("[2, 2, 4]"), "layers.0.0.up.weight", {2, 64});
+              }),
+              HasSubstr("needs exponents of layers.0.0.up.weight 2x2"));
+}
+
+TEST_F(SafetensorsTest, RefusesTensorsThatCannotHoldOthers) {
+  write("{}", "config.json");
+  for (const char* shape : {"[2, 3, 3]", "[18]", "[0, 3, 4]", "[1, 1, 1, 18]"}) {
+    const std::string bytes(std::string_view(shape) == "[0, 3, 4]" ? 0 : 72, '\0');
+    write(file_of(
+        fmt::format(R"({{"layers.0.experts.gate_up": {{"dtype": "F32", "shape": {}, "data_offsets": [0, {}]}}}})",
+                    shape, bytes.size()),
+        bytes));
+    EXPECT_THAT(refusal([&] { Checkpoint(folder, [](const Value&) { return TensorNaming{.packed = packed_names}; }); }),
+                HasSubstr("layers.0.experts.gate_up"))
+        << shape;
+  }
+}
+
+TEST_F(SafetensorsTest, FindsTheLanguageModelOfALargerOne) {
+  write(file_of(R"({"language_model.model.x": {"dtype": "F32", "shape": [1], "data_offsets": [0, 4]},
+                    "model.language_model.y": {"dtype": "F32", "shape": [1], "data_offsets": [4, 8]},
+                    "vision_tower.z": {"dtype": "F32", "shape": [1], "data_offsets": [8, 12]}})",
+                bytes_of<float>({7, 8, 9})));
+  const Checkpoint checkpoint(folder);
+  EXPECT_EQ(floats(checkpoint.find("model.x")), std::vector<float>{7});
+  EXPECT_EQ(floats(checkpoint.find("model.y")), std::vector<float>{8});
+  EXPECT_EQ(floats(checkpoint.find("vision_tower.z")), std::vector<float>{9});
 }
 
 TEST_F(SafetensorsTest, RefusesAnIndexThatLies) {

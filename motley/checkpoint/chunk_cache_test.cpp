@@ -200,7 +200,7 @@ TEST_F(ChunkCacheTest, OpensAGgufFileByItsName) {
   put_all(cache);
   EXPECT_EQ(cache.model().filename(), "small.gguf");
   static constexpr std::array<TensorNames, 1> names = {{{"embedding", "model.embed_tokens", "token_embd"}}};
-  const Checkpoint checkpoint(cache.model(), [](const Value&) { return GgufNaming{names, 0}; });
+  const Checkpoint checkpoint(cache.model(), [](const Value&) { return TensorNaming{names, 0}; });
   EXPECT_EQ(checkpoint.find("model.embed_tokens.weight").tensor.bytes.size(), 68u);
 }
 

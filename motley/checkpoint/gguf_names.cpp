@@ -2,12 +2,9 @@
 
 #include <algorithm>
 #include <cctype>
-#include <optional>
 
 namespace motley {
 namespace {
-
-constexpr char layer_mark = 'N', expert_mark = 'E';
 
 std::string with_mark(std::string_view pattern, char mark, std::string_view value) {
   std::string name(pattern);
@@ -42,10 +39,21 @@ std::optional<ParsedName> parse(std::span<const TensorNames> names, std::string_
                                 std::string_view TensorNames::*format) {
   const std::size_t dot = std::min(name.rfind('.'), name.size());
   const std::string_view stem = name.substr(0, dot), ending = name.substr(dot);
-  if (stem.empty() || (ending != ".weight" && ending != ".bias")) return {};
-  for (const TensorNames& known : names)
-    if (ParsedName parsed{.names = &known, .ending = ending}; matches(stem, known.*format, parsed)) return parsed;
+  if (stem.empty()) return {};
+  const bool usual = ending == ".weight" || ending == ".bias";
+  for (const TensorNames& known : names) {
+    const bool whole = !known.gguf_ending.empty() && format == &TensorNames::hugging_face;
+    if (!whole && !(known.gguf_ending.empty() ? usual : ending == known.gguf_ending)) continue;
+    ParsedName parsed{.names = &known, .ending = ending};
+    if (matches(whole ? name : stem, known.*format, parsed)) return parsed;
+  }
   return {};
+}
+
+// Of a name in the other format.
+std::string_view ending_of(const ParsedName& name, bool in_gguf) {
+  if (name.names->gguf_ending.empty()) return name.ending;
+  return in_gguf ? name.names->gguf_ending : std::string_view();
 }
 
 }  // namespace
@@ -58,15 +66,20 @@ std::string with_expert(std::string_view pattern, std::int64_t expert) {
   return with_mark(pattern, expert_mark, std::to_string(expert));
 }
 
+std::optional<std::string> layer_in(std::string_view pattern, std::string_view name) {
+  ParsedName parsed;
+  return matches(name, pattern, parsed) ? std::optional(parsed.layer) : std::nullopt;
+}
+
 std::string gguf_name(std::span<const TensorNames> names, std::string_view hugging_face) {
   const auto name = parse(names, hugging_face, &TensorNames::hugging_face);
   if (!name || name->names->gguf.empty()) return {};
-  return with_layer(name->names->gguf, name->layer).append(name->ending);
+  return with_layer(name->names->gguf, name->layer).append(ending_of(*name, true));
 }
 
 std::string hugging_face_name(std::span<const TensorNames> names, std::string_view gguf) {
   const auto name = parse(names, gguf, &TensorNames::gguf);
-  return name ? with_layer(name->names->hugging_face, name->layer).append(name->ending) : std::string();
+  return name ? with_layer(name->names->hugging_face, name->layer).append(ending_of(*name, false)) : std::string();
 }
 
 const TensorNames* names_of(std::span<const TensorNames> names, std::string_view gguf) {

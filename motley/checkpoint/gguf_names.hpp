@@ -2,33 +2,46 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
 
 #include "motley/base/value.hpp"
+#include "motley/checkpoint/packed_tensors.hpp"
 
 namespace motley {
 
 // One kind of tensor, without ".weight" or ".bias". N stands for the layer: "model.layers.N.self_attn.q_proj" is
 // "blk.N.attn_q". E stands for an expert, and GGUF files have one tensor for all of them, [experts, rows, columns].
+// Where `gguf_ending` is given, Hugging Face's name ends in neither: "e_score_correction_bias" is "exp_probs_b.bias".
 struct TensorNames {
   std::string_view role;  // the engine's name
   std::string_view hugging_face;
   std::string_view gguf;     // empty: no GGUF file has it
   bool paired_rows = false;  // in GGUF files the rows of a rotated pair lie next to each other
+  std::string_view gguf_ending = {};
+  bool one_more = false;  // GGUF files have its values plus one
 };
 
-// How the tensors of a GGUF file are to be read.
-struct GgufNaming {
-  std::span<const TensorNames> names;
-  std::int64_t head_rows = 0;  // of a head of queries or keys
+// How the tensors of files are to be read.
+struct TensorNaming {
+  std::span<const TensorNames> names = {};  // of a GGUF file
+  std::int64_t head_rows = 0;               // of a head of queries or keys there
+  std::span<const PackedNames> packed = {};
 };
-using NamingOf = GgufNaming (*)(const Value& metadata);
+// Of a GGUF file's metadata, or of a folder's config.json.
+using NamingOf = TensorNaming (*)(const Value& description);
+
+inline constexpr char layer_mark = 'N', expert_mark = 'E';
+constexpr std::int64_t most_experts_in_tensor = 4096;
 
 // A name with its layer in the place of N, or its expert in that of E.
 std::string with_layer(std::string_view pattern, std::string_view layer);
 std::string with_expert(std::string_view pattern, std::int64_t expert);
+
+// The layer of a whole name that is of this pattern; empty where the pattern has none.
+std::optional<std::string> layer_in(std::string_view pattern, std::string_view name);
 
 // "blk.3.attn_q.weight" <-> "model.layers.3.self_attn.q_proj.weight"; empty where the other side has no such tensor.
 // Of experts' tensors Hugging Face's name is that with E.

@@ -244,7 +244,7 @@ TEST_F(GgufTest, ACheckpointTranslatesNames) {
     writer.write(folder / "m.gguf",
                  [](std::int64_t, const GgufWriter::Sink& sink) { sink(std::vector<std::byte>(32)); });
     return Checkpoint(folder / "m.gguf", [](const Value& metadata) {
-      return GgufNaming{some_names, metadata.find("head_rows")->as_integer()};
+      return TensorNaming{some_names, metadata.find("head_rows")->as_integer()};
     });
   };
   const Checkpoint model = write_model(4);

@@ -1,6 +1,7 @@
 #include "motley/checkpoint/quant_blocks.hpp"
 
 #include <bit>
+#include <cmath>
 
 namespace motley {
 
@@ -22,6 +23,8 @@ std::uint16_t float_to_half(float value) {
     return half(std::bit_cast<std::uint32_t>(std::bit_cast<float>(magnitude) + 0.5F) - 0x3f000000U);
   return half((magnitude - (112U << 23) + 0xfff + (magnitude >> 13 & 1)) >> 13);
 }
+
+float exponent_scale(std::uint8_t exponent) { return std::ldexp(1.0F, exponent - 128); }
 
 GroupScale group_scale(const std::uint8_t* scales, int group) {
   if (group < 4) return {scales[group] & 63, scales[group + 4] & 63};

@@ -52,8 +52,30 @@ struct BlockQ6K {
   std::uint16_t scale;
 };
 
+struct BlockMxfp4 {  // exponent_scale(exponent) * fp4_codes[q]
+  std::uint8_t exponent;
+  std::uint8_t low[16];
+};
+struct BlockIQ4NL {  // scale * iq4_codes[q]
+  std::uint16_t scale;
+  std::uint8_t low[16];
+};
+// 256 values in 8 groups of 32: scale * (s - 32) * iq4_codes[q]. Group g has the low four bits of its s in nibble g of
+// `low_scales`, the upper two at bit 2 g of `high_scales`, and the bytes low[16 g ...], as a block of 32 has them.
+struct BlockIQ4XS {
+  std::uint16_t scale, high_scales;
+  std::uint8_t low_scales[4];
+  std::uint8_t low[128];
+};
+
+// What four bits stand for: twice the numbers of FP4 (one sign, two bits of exponent, one of mantissa), and numbers that
+// lie closer together around zero, as weights do.
+inline constexpr std::int8_t fp4_codes[16] = {0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12};
+inline constexpr std::int8_t iq4_codes[16] = {-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113};
+
 float half_to_float(std::uint16_t bits);
 std::uint16_t float_to_half(float value);  // to the nearest, ties to even
+float exponent_scale(std::uint8_t exponent);  // 2^(exponent - 128): subnormal of 0 and 1
 
 // Of a group of q4_k and q5_k, 0 to 63 each.
 struct GroupScale {

@@ -1,8 +1,7 @@
 // Values to GGUF's quantised types and back.
 //
-// Dequantised values equal those of llama.cpp's `gguf` package bit for bit. So do the blocks of q8_0, q4_0, q4_1, q5_0
-// and q5_1 that are quantised here; for q4_k, q5_k and q6_k there is no reference: a search minimises the squared
-// error.
+// Dequantised values equal those of llama.cpp's `gguf` package bit for bit. So do the blocks of q8_0, q4_0, q4_1, q5_0,
+// q5_1 and mxfp4 that are quantised here; for the others there is no reference: a search minimises the squared error.
 #pragma once
 
 #include <cstddef>

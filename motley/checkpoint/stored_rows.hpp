@@ -23,17 +23,26 @@ class StoredRows {
 
   DType type() const { return type_; }
   std::int64_t width() const { return width_; }
-  bool in_order() const { return found_.interleaved == 0; }  // one behind the other, as they are stored
+  // Whether they are stored as they are: in this order, with these values.
+  bool as_stored() const { return found_.interleaved == 0 && found_.added == 0; }
+  // Values from a row to the next, where that is so, and from a column to the next.
+  std::int64_t row_step() const { return row_step_; }
+  std::int64_t column_step() const { return found_.tensor.column_step; }
 
   // From `column` on, which begins a block.
   const std::byte* at(std::int64_t row, std::int64_t column) const;
+  // Columns [first, end) of a row, as the type has them; `first` begins a block. Not of values that are stored
+  // otherwise.
+  void copy(std::int64_t row, std::int64_t first, std::int64_t end, std::byte* out) const;
   // Columns [first, end) of a row; `first` begins a block.
   void values(std::int64_t row, std::int64_t first, std::int64_t end, float* out) const;
 
  private:
+  void copy_blocks(std::int64_t row, std::int64_t first, std::int64_t end, std::byte* out) const;
+
   Checkpoint::Found found_;
   DType type_;
-  std::int64_t width_ = 1;
+  std::int64_t width_ = 1, row_step_ = 1;
 };
 
 }  // namespace motley

@@ -39,6 +39,9 @@ struct StoredTensor {
   std::vector<std::int64_t> shape;  // the slowest dimension first: rows, columns
   std::span<const std::byte> bytes;
   std::uint64_t offset = 0;  // of the bytes in their file
+  // Values from a row (a vector's value) to the next, and from a column to the next. 0: rows follow one another.
+  std::int64_t row_step = 0, column_step = 1;
+  bool scales_apart = false;  // of blocks of MXFP4, as Hugging Face's files have them (packed_tensors.hpp)
 };
 
 // Throws an input error that names two tensors whose bytes overlap, where there are such.

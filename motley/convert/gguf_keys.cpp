@@ -33,8 +33,8 @@ std::uint32_t file_type(DType type) {
                     "serve the folder itself; --weight-type quantises it as it is loaded");
 }
 
-void write_rotary(const Model& model, const std::string& prefix, GgufWriter& writer) {
-  const Rotary& rotary = model.arch.rotary;
+void write_rotary(const Model& model, const GgufForm& form, const std::string& prefix, GgufWriter& writer) {
+  const Rotary& rotary = model.arch.rotaries.front();
   writer.set_f32(prefix + "rope.freq_base", static_cast<float>(rotary.theta));
   if (rotary.scaling == RotaryScaling::dynamic) no_key_for(model, "dynamic rotary scaling");
   if (rotary.scaling != RotaryScaling::linear && rotary.scaling != RotaryScaling::yarn) return;
@@ -42,6 +42,8 @@ void write_rotary(const Model& model, const std::string& prefix, GgufWriter& wri
   writer.set_text(prefix + "rope.scaling.type", yarn ? "yarn" : "linear");
   writer.set_f32(prefix + "rope.scaling.factor", static_cast<float>(rotary.factor));
   if (!yarn) return;
+  if (rotary.whole_pairs != form.whole_pairs)
+    no_key_for(model, rotary.whole_pairs ? "YaRN with truncation" : "YaRN without truncation");
   writer.set_u32(prefix + "rope.scaling.original_context_length", static_cast<std::uint32_t>(rotary.original_context));
   writer.set_f32(prefix + "rope.scaling.yarn_beta_fast", static_cast<float>(rotary.beta_fast));
   writer.set_f32(prefix + "rope.scaling.yarn_beta_slow", static_cast<float>(rotary.beta_slow));
@@ -50,16 +52,26 @@ void write_rotary(const Model& model, const std::string& prefix, GgufWriter& wri
     writer.set_f32(prefix + "rope.scaling.attn_factor", static_cast<float>(rotary.attention_factor / usual));
 }
 
+// Whether all layers but each `period`-th have the window; of 0, all or none.
+bool has_windows_of(const Architecture& arch, std::int64_t period) {
+  const std::int64_t window = widest_window(arch);
+  for (std::int64_t layer = 0; layer < arch.layers; ++layer)
+    if (arch.kind(layer).window != (period > 0 && (layer + 1) % period == 0 ? 0 : window)) return false;
+  return true;
+}
+
 }  // namespace
 
 void write_architecture(const Model& model, DType type, GgufWriter& writer) {
   const Architecture& arch = model.arch;
   const auto& form = family_of(arch).gguf;
   if (!form) no_key_for(model, "the family " + arch.family);
-  if (arch.activation != Activation::silu) no_key_for(model, "its activation");
+  if (arch.activation != form->activation) no_key_for(model, "its activation");
+  if (form->has_no_key_for != nullptr)
+    if (const std::string what = form->has_no_key_for(arch); !what.empty()) no_key_for(model, what);
   const bool windowed = std::ranges::count(form->keys, "attention.sliding_window", &GgufKey::gguf) > 0;
-  if (!windowed && std::ranges::any_of(arch.kinds, [](const LayerKind& kind) { return kind.window > 0; }))
-    no_key_for(model, "a sliding window of this family");
+  if (!windowed && widest_window(arch) > 0) no_key_for(model, "a sliding window of this family");
+  if (!has_windows_of(arch, form->full_period)) no_key_for(model, "windows of other layers than this family's");
   const std::string architecture(form->architecture), prefix = architecture + ".";
   const auto size = [&](std::string_view key, std::int64_t value) {
     writer.set_u32(fmt::format("{}{}", prefix, key), static_cast<std::uint32_t>(value));
@@ -71,25 +83,35 @@ void write_architecture(const Model& model, DType type, GgufWriter& writer) {
   writer.set_u32("general.quantization_version", 2);
   size("block_count", arch.layers);
   // What linear scaling stretches is the context before.
-  size("context_length", arch.rotary.scaling == RotaryScaling::linear ? arch.rotary.original_context : arch.context);
+  size("context_length",
+       arch.rotaries.front().scaling == RotaryScaling::linear ? arch.rotaries.front().original_context : arch.context);
   size("embedding_length", arch.hidden);
-  size("feed_forward_length", arch.kinds.front().ffn);
+  const auto dense = std::ranges::find(arch.kinds, 0, [](const LayerKind& kind) { return kind.experts.count; });
+  size("feed_forward_length", (dense != arch.kinds.end() ? *dense : arch.kinds.front()).ffn);
   size("attention.head_count", arch.heads);
   size("attention.head_count_kv", arch.kv_heads);
   size("attention.key_length", arch.head_dim);
   size("attention.value_length", arch.head_dim);
-  size("rope.dimension_count", arch.head_dim);
+  size("rope.dimension_count", rotated_dimensions(arch.rotaries.front(), arch.head_dim));
   size("vocab_size", arch.vocabulary);
   writer.set_f32(prefix + "attention.layer_norm_rms_epsilon", static_cast<float>(arch.norm_epsilon));
-  for (const GgufKey& key : form->keys)
-    if (const std::int64_t value = key.value(arch); value > 0) size(key.gguf, value);
-  write_rotary(model, prefix, writer);
+  for (const GgufKey& key : form->keys) {
+    const Value value = key.value(arch);
+    if (value.is_integer())
+      size(key.gguf, value.as_integer());
+    else if (value.is_bool())
+      writer.set_bool(fmt::format("{}{}", prefix, key.gguf), value.as_bool());
+    else if (value.is_number())
+      writer.set_f32(fmt::format("{}{}", prefix, key.gguf), static_cast<float>(value.as_number()));
+  }
+  write_rotary(model, *form, prefix, writer);
 }
 
 std::vector<float> frequency_factors(const Architecture& arch) {
-  if (arch.rotary.scaling != RotaryScaling::llama3) return {};
+  const Rotary& rotary = arch.rotaries.front();
+  if (rotary.scaling != RotaryScaling::llama3) return {};
   std::vector<float> factors;
-  for (const double divisor : llama3_divisors(arch.rotary, arch.head_dim))
+  for (const double divisor : llama3_divisors(rotary, rotated_dimensions(rotary, arch.head_dim)))
     factors.push_back(static_cast<float>(divisor));
   return factors;
 }

@@ -80,8 +80,9 @@ struct InitialJob {
 
 void fill(const Model& model, const TensorSpec& tensor, std::int64_t first, std::uint64_t seed,
           std::span<float> values) {
-  if (tensor.role.ends_with(".bias") || tensor.role.ends_with("norm.weight")) {
-    std::ranges::fill(values, tensor.role.ends_with(".bias") ? 0.0F : 1.0F);
+  const bool is_bias = tensor.role.ends_with("bias");
+  if (is_bias || tensor.role.ends_with("norm.weight")) {
+    std::ranges::fill(values, is_bias || model.arch.norm == Norm::rms1p ? 0.0F : 1.0F);
     return;
   }
   NormalValues(seed, tensor.name, deviation_of(model)).fill(first, values);
@@ -93,7 +94,7 @@ void fill(const Model& model, const TensorSpec& tensor, std::int64_t first, std:
 }
 
 void write_weights(const Model& model, const fs::path& path, const InitialOptions& options) {
-  const std::vector<TensorSpec> tensors = part_tensors(model.arch, whole_model(model.arch));
+  const std::vector<TensorSpec> tensors = stored_tensors(model.arch);
   std::vector<SafetensorsEntry> entries;
   std::vector<InitialJob> jobs;
   for (std::size_t i = 0; i < tensors.size(); ++i) {
@@ -124,6 +125,7 @@ void write_weights(const Model& model, const fs::path& path, const InitialOption
 Value typed_config(const Model& model, DType type) {
   Value config = model.config;
   config.set(config.find("dtype") ? "dtype" : "torch_dtype", dtype_row(type).config_name);
+  if (config.find("quantization_config") != nullptr) config.set("quantization_config", Value());
   return config;
 }
 

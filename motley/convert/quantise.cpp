@@ -3,7 +3,6 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <cstring>
 #include <map>
 #include <vector>
 
@@ -53,6 +52,8 @@ struct NewTensor {
   std::string name;
   DType type;
   std::int64_t head_rows = 0;  // rows of a head whose pairs are put side by side; 0: rows stay in order
+  float added = 0;             // to each value
+  std::int64_t elements() const { return std::ssize(specs) * specs.front().elements(); }
 };
 
 std::string file_name_of(DType type) { return std::string(dtype_row(type).file_name); }
@@ -72,7 +73,8 @@ std::vector<NewTensor> new_tensors(const Model& model, DType type) {
     tensors.push_back({{spec},
                        name,
                        spec.may_be_quantised() ? fitting(type, spec.shape[1]) : DType::fp32,
-                       has_paired_rows(names, name) ? arch.head_dim : 0});
+                       has_paired_rows(names, name) ? arch.head_dim : 0,
+                       names_of(names, name)->one_more ? 1.0F : 0.0F});
   }
   return tensors;
 }
@@ -97,10 +99,11 @@ void write_rows(const StoredRows& rows, const NewTensor& tensor, int threads, co
       std::vector<float> values(static_cast<std::size_t>(width));
       for (std::size_t i = part * job / jobs; i < part * (job + 1) / jobs; ++i) {
         const std::int64_t row = row_at(first + static_cast<std::int64_t>(i), tensor.head_rows);
-        if (rows.type() == tensor.type) {
-          std::memcpy(made.data() + i * row_bytes, rows.at(row, 0), row_bytes);
+        if (rows.type() == tensor.type && tensor.added == 0) {
+          rows.copy(row, 0, width, made.data() + i * row_bytes);
         } else {
           rows.values(row, 0, width, values.data());
+          for (float& value : values) value += tensor.added;
           quantise_row(tensor.type, values.data(), width, made.data() + i * row_bytes);
         }
       }
@@ -116,7 +119,7 @@ Quantised quantise_model(const std::string& model_path, const std::filesystem::p
   const Model model = read_model(model_path);
   GgufWriter writer;
   write_architecture(model, options.type, writer);
-  const Checkpoint checkpoint(model_path, gguf_naming);
+  const Checkpoint checkpoint(model_path, tensor_naming);
   if (is_gguf(model_path))
     copy_keys(open_gguf(model_path).front()->metadata(), "tokenizer.", writer);
   else
@@ -131,8 +134,8 @@ Quantised quantise_model(const std::string& model_path, const std::filesystem::p
     std::vector<std::int64_t> shape = tensor.specs.front().shape;
     if (!tensor.specs.front().stacked_name.empty()) shape.insert(shape.begin(), std::ssize(tensor.specs));
     writer.add_tensor(tensor.name, file_name_of(tensor.type), shape);
-    result.bytes += bytes_of(tensor.type, parameters_of(tensor.specs));
-    weights += parameters_of(tensor.specs);
+    result.bytes += bytes_of(tensor.type, tensor.elements());
+    weights += tensor.elements();
   }
   result.bits_per_weight = 8 * static_cast<double>(result.bytes) / static_cast<double>(weights);
   const std::vector<float> factors = frequency_factors(model.arch);
@@ -145,7 +148,7 @@ Quantised quantise_model(const std::string& model_path, const std::filesystem::p
     if (options.progress) options.progress(static_cast<double>(done) / static_cast<double>(weights), tensor.name);
     for (const TensorSpec& spec : tensor.specs)
       write_rows(StoredRows(checkpoint, spec.name, spec.shape), tensor, options.threads, sink);
-    done += parameters_of(tensor.specs);
+    done += tensor.elements();
   });
   return result;
 }

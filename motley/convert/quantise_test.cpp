@@ -88,7 +88,7 @@ TEST_F(QuantiseTest, TheFileDescribesTheSameModel) {
 // With its queries and keys in another order, and in Hugging Face's again when read.
 TEST_F(QuantiseTest, Fp32IsTheSameModel) {
   const Architecture arch = read_model(tales).arch;
-  const Checkpoint before(tales), after(made(DType::fp32), gguf_naming);
+  const Checkpoint before(tales), after(made(DType::fp32), tensor_naming);
   for (const TensorSpec& tensor : part_tensors(arch, whole_model(arch))) {
     const auto found = after.find(tensor.name);
     const bool rotated = tensor.role == "q.weight" || tensor.role == "k.weight";
@@ -192,7 +192,8 @@ TEST_F(QuantiseTest, ScaledFrequenciesComeBack) {
                                               "original_max_position_embeddings": 32768})",
                                           "scaling"));
   });
-  const Rotary before = read_model(model).arch.rotary, after = read_model(made(DType::bf16, model)).arch.rotary;
+  const Rotary before = read_model(model).arch.rotaries.front(),
+               after = read_model(made(DType::bf16, model)).arch.rotaries.front();
   EXPECT_EQ(after.scaling, RotaryScaling::yarn);
   EXPECT_EQ(after.original_context, before.original_context);
   EXPECT_NEAR(after.attention_factor, before.attention_factor, 1e-6);

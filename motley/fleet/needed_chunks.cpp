@@ -38,6 +38,12 @@ std::vector<ChunkId> NeededChunks::of(const std::vector<ReadRows>& read) {
   Chunks chunks(manifest_);
   for (const ReadRows& part : read) {
     const Checkpoint::Found found = files_of(part.stem).find(part.tensor);
+    if (found.scales != nullptr)
+      chunks.add(found.scales_file->filename().string(), found.scales->offset, found.scales->bytes.size());
+    if (found.tensor.row_step > 0) {  // its rows lie between others
+      chunks.add(found.file.filename().string(), found.tensor.offset, found.tensor.bytes.size());
+      continue;
+    }
     const std::uint64_t rows =
         static_cast<std::uint64_t>(found.tensor.shape.empty() ? 1 : std::max<std::int64_t>(found.tensor.shape[0], 1));
     const std::uint64_t row_bytes = found.tensor.bytes.size() / rows;
@@ -51,7 +57,8 @@ std::vector<ChunkId> NeededChunks::of(const std::vector<ReadRows>& read) {
 const Checkpoint& NeededChunks::files_of(const std::string& stem) {
   const auto opened = opened_.find(stem);
   if (opened != opened_.end()) return opened->second;
-  return opened_.emplace(stem, stem.empty() ? Checkpoint(model_, gguf_naming) : Checkpoint(model_, stem)).first->second;
+  return opened_.emplace(stem, stem.empty() ? Checkpoint(model_, tensor_naming) : Checkpoint(model_, stem))
+      .first->second;
 }
 
 }  // namespace motley

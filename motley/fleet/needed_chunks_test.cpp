@@ -262,12 +262,12 @@ class RandomModelTest : public NeededChunksTest {
   // Fetches no more than is needed, and reads all that a worker does.
   void check_device(const ServePlan& plan, const Stage& stage, std::size_t rank, const fs::path& model,
                     const ModelManifest& manifest) {
-    const Checkpoint whole(model, gguf_naming);
+    const Checkpoint whole(model, tensor_naming);
     const fs::path root = folder / "cache";
     ChunkCache cache(root, manifest);
     for (const ChunkId& id : needed_chunks(plan, stage.devices[rank], model, manifest))
       cache.put(id, read_chunk(folder, manifest.files[id.file], id.chunk));
-    const Checkpoint fetched(cache.model(), gguf_naming);
+    const Checkpoint fetched(cache.model(), tensor_naming);
     const Architecture& arch = plan.model.arch;
     const Shard shard =
         make_shards(arch, static_cast<int>(stage.devices.size()), stage.shares, stage.weight_type)[rank];

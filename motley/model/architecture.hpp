@@ -20,34 +20,70 @@ struct LayerRange {
 };
 std::string text(const LayerRange& range);  // "[0, 12)"
 
-enum class Norm { rms, layer };
-enum class Activation { silu, gelu, gelu_tanh, relu };
+enum class Norm { rms, rms1p, layer };  // rms1p: RMS, times one more than its weights
+struct Activation {
+  // swiglu: of what meets the factors, min(x, limit) sigmoid(slope x); the factors f are clamp(f, -limit, limit) + 1.
+  enum Kind { silu, gelu, gelu_tanh, relu, swiglu };
+  Kind kind = silu;
+  double limit = 0, slope = 0;  // of swiglu
+  constexpr Activation(Kind of = silu, double most = 0, double steepness = 0)
+      : kind(of), limit(most), slope(steepness) {}
+  bool operator==(const Activation&) const = default;
+};
 enum class PositionKind { rotary, learned };  // learned: an embedding table, added to the token embedding
 
 constexpr double max_context = 1 << 30;  // tokens: no model comes near
 
-// Several FFNs of which a router chooses some for each token, by the largest of its logits; the outputs are weighted by
-// the softmax of those.
+// What a router's logits become before experts are compared.
+enum class RouterScore {
+  softmax_of_chosen,  // they stay logits; the shares are the softmax of those of the chosen experts
+  softmax,            // over all experts
+  sigmoid
+};
+
+// How a router chooses experts, and what shares the outputs of the chosen ones have.
+struct RouterRule {
+  RouterScore score = RouterScore::softmax_of_chosen;
+  bool bias = false;            // of the logits
+  bool selection_bias = false;  // added to the scores for the choice alone: shares are made of the scores without it
+  bool normalise = false;       // shares are divided by their sum and `epsilon`
+  double epsilon = 0;
+  double factor = 1;  // on the shares
+  bool operator==(const RouterRule&) const = default;
+};
+
+// Several FFNs of which a router chooses some for each token: those with the largest scores. Their outputs are added,
+// weighted by their shares.
 struct Experts {
   std::int64_t count = 0;   // 0: one FFN for all tokens
   std::int64_t active = 0;  // of a token
+  RouterRule router = {};
+  std::int64_t shared_ffn = 0;  // columns of an FFN that all tokens pass, too, with a share of 1; 0: there is none
   bool operator==(const Experts&) const = default;
+};
+
+// RMS norms of queries and keys before they are rotated.
+enum class QkNorm {
+  none,
+  head,  // of each head, with one weight for all heads
+  whole  // of all heads of a token together
 };
 
 // What may differ from layer to layer.
 struct LayerKind {
   std::int64_t window = 0;  // positions a token looks back on, itself included; 0: full attention
+  std::size_t rotary = 0;   // which of the model's rules its heads are rotated by
   std::int64_t ffn = 0;     // columns of the FFN, or of each expert
   Experts experts;
   std::map<std::string, DType> tensor_types = {};  // of its matrices in a GGUF file, by role; else empty
-  // FFNs that a token passes: the only one, or its experts.
+  // FFNs of `ffn` columns that a token passes: the only one, or its experts.
   std::int64_t active_ffns() const { return experts.count > 0 ? experts.active : 1; }
   bool operator==(const LayerKind&) const = default;
 };
 
 // One description for all families; the engine builds its layers from these fields alone.
 struct Architecture {
-  std::string family;  // model_type: llama, mistral, mixtral, opt, qwen2, qwen3
+  std::string family;  // model_type: llama, mixtral, qwen3_moe, ...
   std::int64_t layers = 0;
   std::int64_t hidden = 0;
   std::int64_t heads = 0;
@@ -61,18 +97,22 @@ struct Architecture {
   double norm_epsilon = 1e-5;
   bool norm_first = true;  // before attention and FFN (false: after, as in OPT-350m)
   bool final_norm = true;
-  bool qk_norm = false;  // RMS norm of each query and key head (Qwen3)
+  bool output_norms = false;  // of what attention and FFN make, before it is added (Gemma)
+  QkNorm qk_norm = QkNorm::none;
   bool qkv_bias = false;
   bool output_bias = false;  // of the attention's output projection
   bool ffn_bias = false;
+  bool sinks = false;      // a learned score of each query head, which takes attention's weight and has no value
+  double score_scale = 0;  // of attention's scores; 0: head_dim^-1/2
   bool norm_bias = false;
   bool gated = true;  // FFN: down(act(gate) * up); otherwise down(act(up))
   Activation activation = Activation::silu;
   PositionKind position = PositionKind::rotary;
-  Rotary rotary;
+  std::vector<Rotary> rotaries = {Rotary()};
   std::int64_t position_offset = 0;  // OPT's learned table starts at 2
   std::int64_t position_rows = 0;    // rows of the learned table
   std::int64_t embedding_dim = 0;    // of a token embedding that is projected to `hidden` (OPT-350m); 0: none is
+  double embedding_factor = 1;       // of what is looked up
   bool tied_embeddings = false;
   DType checkpoint_type = DType::bf16;        // `file` where a GGUF file has more than one
   std::map<std::string, DType> tensor_types;  // of that file's matrices, by name; else empty

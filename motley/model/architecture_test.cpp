@@ -8,7 +8,9 @@
 #include <functional>
 
 #include "motley/base/paths.hpp"
+#include "motley/model/families/families.hpp"
 #include "motley/model/model.hpp"
+#include "motley/model/training.hpp"
 
 namespace motley {
 namespace {
@@ -42,7 +44,7 @@ TEST(Architecture, LlamaDefaults) {
   EXPECT_EQ(arch.kv_heads, 2);
   EXPECT_EQ(arch.context, 2048);
   EXPECT_DOUBLE_EQ(arch.norm_epsilon, 1e-6);
-  EXPECT_EQ(arch.rotary, Rotary{});
+  EXPECT_EQ(arch.rotaries.front(), Rotary{});
   EXPECT_FALSE(arch.tied_embeddings);
   EXPECT_EQ(arch.kinds.front().window, 0);
   EXPECT_EQ(arch.checkpoint_type, DType::bf16);
@@ -75,23 +77,23 @@ TEST(Architecture, OldAndNewSpellingOfRotaryAreOne) {
                                         "original_max_position_embeddings": 8192})"},
                {"dtype", "\"float16\""}});
   EXPECT_EQ(older, newer);
-  EXPECT_EQ(older.rotary.scaling, RotaryScaling::llama3);
-  EXPECT_DOUBLE_EQ(older.rotary.theta, 500000);
-  EXPECT_DOUBLE_EQ(older.rotary.factor, 8);
-  EXPECT_EQ(older.rotary.original_context, 8192);
+  EXPECT_EQ(older.rotaries.front().scaling, RotaryScaling::llama3);
+  EXPECT_DOUBLE_EQ(older.rotaries.front().theta, 500000);
+  EXPECT_DOUBLE_EQ(older.rotaries.front().factor, 8);
+  EXPECT_EQ(older.rotaries.front().original_context, 8192);
   EXPECT_EQ(older.checkpoint_type, DType::fp16);
 }
 
 TEST(Architecture, RotaryScalings) {
-  const Rotary linear = arch_of({{"rope_scaling", R"({"type": "linear", "factor": 2.0})"}}).rotary;
+  const Rotary linear = arch_of({{"rope_scaling", R"({"type": "linear", "factor": 2.0})"}}).rotaries.front();
   EXPECT_EQ(linear.scaling, RotaryScaling::linear);
   EXPECT_DOUBLE_EQ(linear.factor, 2);
 
-  const Rotary dynamic = arch_of({{"rope_scaling", R"({"type": "dynamic", "factor": 4.0})"}}).rotary;
+  const Rotary dynamic = arch_of({{"rope_scaling", R"({"type": "dynamic", "factor": 4.0})"}}).rotaries.front();
   EXPECT_EQ(dynamic.scaling, RotaryScaling::dynamic);
   EXPECT_EQ(dynamic.original_context, 2048);
 
-  const Rotary yarn = arch_of({{"rope_scaling", R"({"rope_type": "yarn", "factor": 4.0})"}}).rotary;
+  const Rotary yarn = arch_of({{"rope_scaling", R"({"rope_type": "yarn", "factor": 4.0})"}}).rotaries.front();
   EXPECT_EQ(yarn.scaling, RotaryScaling::yarn);
   EXPECT_EQ(yarn.original_context, 2048);
   EXPECT_NEAR(yarn.attention_factor, 1.1386294, 1e-6);  // 0.1 ln 4 + 1
@@ -99,11 +101,11 @@ TEST(Architecture, RotaryScalings) {
 
   const Rotary balanced =
       arch_of({{"rope_scaling", R"({"rope_type": "yarn", "factor": 4.0, "mscale": 1.0, "mscale_all_dim": 1.0})"}})
-          .rotary;
+          .rotaries.front();
   EXPECT_DOUBLE_EQ(balanced.attention_factor, 1);
 
-  EXPECT_EQ(arch_of({{"rope_scaling", R"({"rope_type": "default"})"}}).rotary, Rotary{});
-  EXPECT_EQ(arch_of({{"rope_scaling", "null"}}).rotary, Rotary{});
+  EXPECT_EQ(arch_of({{"rope_scaling", R"({"rope_type": "default"})"}}).rotaries.front(), Rotary{});
+  EXPECT_EQ(arch_of({{"rope_scaling", "null"}}).rotaries.front(), Rotary{});
 }
 
 // As vLLM counts.
@@ -120,7 +122,7 @@ TEST(Architecture, AScalingStretchesTheContext) {
   EXPECT_EQ(context_of(R"({"rope_type": "llama3", "factor": 8, "low_freq_factor": 1, "high_freq_factor": 4,
                            "original_max_position_embeddings": 8192})"),
             40960);
-  EXPECT_EQ(arch_of({{"rope_scaling", R"({"type": "linear", "factor": 2.0})"}}).rotary.original_context, 2048)
+  EXPECT_EQ(arch_of({{"rope_scaling", R"({"type": "linear", "factor": 2.0})"}}).rotaries.front().original_context, 2048)
       << "what is stretched";
 }
 
@@ -186,7 +188,7 @@ TEST(Architecture, MixtralsFfnsAreExperts) {
   const Architecture usual = mixtral({});
   EXPECT_EQ(usual.kinds.front().experts, (Experts{.count = 8, .active = 2}));
   EXPECT_EQ(usual.kinds.front().window, 0);
-  EXPECT_EQ(usual.rotary.theta, 1e6);
+  EXPECT_EQ(usual.rotaries.front().theta, 1e6);
   const Architecture other =
       mixtral({{"num_local_experts", "32"}, {"num_experts_per_tok", "4"}, {"sliding_window", "64"}});
   EXPECT_EQ(other.kinds.front().experts, (Experts{.count = 32, .active = 4}));
@@ -195,10 +197,172 @@ TEST(Architecture, MixtralsFfnsAreExperts) {
   EXPECT_THROW(mixtral({{"num_local_experts", "2"}, {"num_experts_per_tok", "4"}}), Error);
 }
 
+using Changes = std::vector<std::pair<std::string, std::string>>;
+
+Architecture of_family(const std::string& name, Changes changes) {
+  changes.push_back({"model_type", "\"" + name + "\""});
+  return arch_of(changes);
+}
+
+// Columns of each layer's FFN where that is dense, else 0.
+std::vector<std::int64_t> dense_columns(const Architecture& arch) {
+  std::vector<std::int64_t> all;
+  for (std::int64_t layer = 0; layer < arch.layers; ++layer)
+    all.push_back(arch.kind(layer).experts.count > 0 ? 0 : arch.kind(layer).ffn);
+  return all;
+}
+
+TEST(Architecture, Qwen3MoeListsItsDenseLayers) {
+  const auto qwen = [](const Changes& changes) { return of_family("qwen3_moe", changes); };
+  const Architecture usual = qwen({});
+  EXPECT_EQ(usual.kinds.size(), 1);
+  EXPECT_EQ(usual.kinds.front().ffn, 768);
+  EXPECT_EQ(usual.kinds.front().experts,
+            (Experts{.count = 128, .active = 8, .router = {.score = RouterScore::softmax}}));
+  EXPECT_EQ(usual.qk_norm, QkNorm::head);
+  EXPECT_EQ(usual.head_dim, 8);
+  EXPECT_EQ(usual.kinds.front().window, 0);
+  EXPECT_EQ(qwen({{"norm_topk_prob", "true"}}).kinds.front().experts.router, RouterRule{});
+  EXPECT_THAT(dense_columns(qwen({{"mlp_only_layers", "[2, 0]"}})), ElementsAre(160, 0, 160, 0));
+  EXPECT_THAT(dense_columns(qwen({{"decoder_sparse_step", "2"}})), ElementsAre(160, 0, 160, 0));
+  EXPECT_THAT(dense_columns(qwen({{"decoder_sparse_step", "2"}, {"mlp_only_layers", "[3]"}})),
+              ElementsAre(160, 0, 160, 160));
+  EXPECT_THAT(dense_columns(qwen({{"decoder_sparse_step", "5"}})), ElementsAre(160, 160, 160, 160));
+  for (const char* key : {"num_experts", "num_local_experts"})
+    EXPECT_EQ(qwen({{key, "16"}}).kinds.front().experts.count, 16);
+  const Architecture windowed =
+      qwen({{"mlp_only_layers", "[1]"}, {"use_sliding_window", "true"}, {"sliding_window", "16"}});
+  EXPECT_EQ(windowed.kind(0).window, 16);
+  EXPECT_EQ(windowed.kind(1).window, 16);
+}
+
+TEST(Architecture, Glm4MoeBeginsWithDenseLayers) {
+  const auto glm = [](const Changes& changes) { return of_family("glm4_moe", changes); };
+  const Architecture usual = glm({});
+  EXPECT_THAT(dense_columns(usual), ElementsAre(160, 0, 0, 0));
+  EXPECT_EQ(usual.kind(1).ffn, 1408);
+  EXPECT_EQ(
+      usual.kind(1).experts,
+      (Experts{.count = 128,
+               .active = 8,
+               .router = {.score = RouterScore::sigmoid, .selection_bias = true, .normalise = true, .epsilon = 1e-20},
+               .shared_ffn = 1408}));
+  EXPECT_EQ(usual.qk_norm, QkNorm::none);
+  EXPECT_EQ(rotated_dimensions(usual.rotaries.front(), usual.head_dim), 4);
+  EXPECT_FALSE(usual.qkv_bias || usual.output_bias);
+  const Architecture other = glm({{"first_k_dense_replace", "0"},
+                                  {"n_shared_experts", "2"},
+                                  {"moe_intermediate_size", "24"},
+                                  {"routed_scaling_factor", "2.5"},
+                                  {"use_qk_norm", "true"},
+                                  {"attention_bias", "true"},
+                                  {"partial_rotary_factor", "0.25"}});
+  EXPECT_EQ(other.kinds.size(), 1);
+  EXPECT_EQ(other.kinds.front().experts.shared_ffn, 48);
+  EXPECT_EQ(other.kinds.front().experts.router.factor, 2.5);
+  EXPECT_EQ(other.qk_norm, QkNorm::head);
+  EXPECT_TRUE(other.qkv_bias && !other.output_bias);
+  EXPECT_EQ(rotated_dimensions(other.rotaries.front(), other.head_dim), 2);
+  EXPECT_EQ(glm({{"rope_parameters", R"({"rope_theta": 1e6, "partial_rotary_factor": 1.0})"}}).rotaries.front().partial,
+            1);
+  EXPECT_THAT(dense_columns(glm({{"mlp_layer_types", R"(["dense", "sparse", "dense", "sparse"])"}})),
+              ElementsAre(160, 0, 160, 0));
+}
+
+TEST(Architecture, MiniMaxM2NormsAllHeadsTogether) {
+  const Architecture arch = of_family("minimax_m2", {{"rotary_dim", "64"}});
+  EXPECT_EQ(arch.qk_norm, QkNorm::whole);
+  EXPECT_EQ(arch.head_dim, 128);
+  EXPECT_EQ(rotated_dimensions(arch.rotaries.front(), arch.head_dim), 64);
+  EXPECT_EQ(arch.rotaries.front().theta, 5e6);
+  EXPECT_EQ(arch.kinds.front().ffn, 160);
+  EXPECT_EQ(arch.kinds.front().experts,
+            (Experts{.count = 256,
+                     .active = 8,
+                     .router = {.score = RouterScore::sigmoid, .selection_bias = true, .normalise = true}}));
+}
+
 std::vector<std::int64_t> windows(const Architecture& arch) {
   std::vector<std::int64_t> all;
   for (std::int64_t layer = 0; layer < arch.layers; ++layer) all.push_back(arch.kind(layer).window);
   return all;
+}
+
+TEST(Architecture, GptOssHasSinksBiasesAndAWindowInEveryOtherLayer) {
+  const Architecture arch = of_family("gpt_oss", {});
+  EXPECT_EQ(arch.head_dim, 64);
+  EXPECT_TRUE(arch.sinks && arch.qkv_bias && arch.output_bias && arch.ffn_bias);
+  EXPECT_EQ(arch.activation, Activation(Activation::swiglu, 7, 1.702));
+  EXPECT_THAT(windows(arch), ElementsAre(128, 0, 128, 0));
+  EXPECT_EQ(arch.kind(0).experts, (Experts{.count = 128, .active = 4, .router = {.bias = true}}));
+  const Rotary yarn{.theta = 150000,
+                    .scaling = RotaryScaling::yarn,
+                    .factor = 32,
+                    .attention_factor = 0.1 * std::log(32) + 1,
+                    .whole_pairs = false,
+                    .original_context = 4096};
+  EXPECT_EQ(arch.rotaries.front(), yarn);
+  const Architecture other = of_family(
+      "gpt_oss", {{"layer_types", R"(["full_attention", "full_attention", "sliding_attention", "full_attention"])"},
+                  {"sliding_window", "16"},
+                  {"swiglu_limit", "5"},
+                  {"attention_bias", "false"},
+                  {"rope_scaling", R"({"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 64})"}});
+  EXPECT_THAT(windows(other), ElementsAre(0, 0, 16, 0));
+  EXPECT_EQ(other.activation.limit, 5);
+  EXPECT_FALSE(other.qkv_bias || other.output_bias);
+  EXPECT_TRUE(other.rotaries.front().whole_pairs);
+  EXPECT_THAT(untrainable(arch), HasSubstr("sinks"));
+  EXPECT_NO_THROW(of_family("gpt_oss", {{"quantization_config", R"({"quant_method": "mxfp4"})"}}));
+  EXPECT_THROW(of_family("gpt_oss", {{"quantization_config", R"({"quant_method": "awq"})"}}), Error);
+}
+
+TEST(Architecture, Gemma3HasTwoRotaryRules) {
+  const auto gemma = [](std::vector<std::pair<std::string, std::string>> changes) {
+    changes.push_back({"num_hidden_layers", "7"});
+    return of_family("gemma3_text", changes);
+  };
+  const Architecture arch = gemma({});
+  EXPECT_EQ(arch.norm, Norm::rms1p);
+  EXPECT_TRUE(arch.output_norms && arch.tied_embeddings);
+  EXPECT_EQ(arch.qk_norm, QkNorm::head);
+  EXPECT_EQ(arch.activation, Activation::gelu_tanh);
+  EXPECT_EQ(arch.head_dim, 256);
+  EXPECT_EQ(arch.embedding_factor, 8);
+  EXPECT_EQ(arch.score_scale, 1.0 / 16);
+  EXPECT_THAT(windows(arch), ElementsAre(4096, 4096, 4096, 4096, 4096, 0, 4096));
+  EXPECT_EQ(arch.rotaries, (std::vector<Rotary>{{.theta = 1e6}, {.theta = 1e4}}));
+  EXPECT_EQ(arch.kind(0).rotary, 1);
+  EXPECT_EQ(arch.kind(5).rotary, 0);
+  EXPECT_EQ(arch.pad_token, 0);
+
+  const std::vector<Rotary> scaled = {
+      {.theta = 5e5, .scaling = RotaryScaling::linear, .factor = 8, .original_context = 1024}, {.theta = 2e4}};
+  const Architecture older = gemma({{"max_position_embeddings", "1024"},
+                                    {"rope_theta", "500000"},
+                                    {"rope_local_base_freq", "20000"},
+                                    {"rope_scaling", R"({"rope_type": "linear", "factor": 8})"},
+                                    {"sliding_window_pattern", "3"},
+                                    {"query_pre_attn_scalar", "64"}});
+  EXPECT_EQ(older.rotaries, scaled);
+  EXPECT_EQ(older.context, 1024);
+  EXPECT_EQ(older.score_scale, 1.0 / 8);
+  EXPECT_EQ(older.kind(2).window, 0);
+  EXPECT_EQ(gemma({{"max_position_embeddings", "1024"},
+                   {"rope_parameters", R"({"full_attention": {"rope_type": "linear", "factor": 8, "rope_theta": 5e5},
+                                           "sliding_attention": {"rope_type": "default", "rope_theta": 2e4}})"}})
+                .rotaries,
+            scaled);
+}
+
+TEST(Architecture, ALanguageModelInsideALargerOneIsTakenOutOfIt) {
+  Value whole = Value::object({{"model_type", "gemma3"}, {"eos_token_id", Value::array({1, 106})}});
+  whole.set("text_config", with(llama_config, {{"model_type", "\"gemma3_text\""}}));
+  const Architecture arch = read_architecture(text_config(whole), "config.json");
+  EXPECT_EQ(arch.family, "gemma3_text");
+  EXPECT_THAT(arch.eos_tokens, ElementsAre(1, 106));
+  whole.set("text_config", with(llama_config, {{"model_type", "\"unheard_of\""}}));
+  EXPECT_EQ(text_config(whole), whole);
 }
 
 TEST(Architecture, QwenWindows) {
@@ -228,7 +392,7 @@ TEST(Architecture, QwenWindows) {
 TEST(Architecture, Qwen3HasItsOwnHeadSize) {
   const Architecture arch = arch_of({{"model_type", "\"qwen3\""}, {"hidden_size", "100"}});
   EXPECT_EQ(arch.head_dim, 128);
-  EXPECT_TRUE(arch.qk_norm);
+  EXPECT_EQ(arch.qk_norm, QkNorm::head);
   EXPECT_FALSE(arch.qkv_bias);
 }
 
@@ -304,7 +468,6 @@ TEST(Architecture, BadConfigsAreRefusedWithPlaceAndCause) {
       {{{"rope_scaling", R"({"rope_type": "yarn", "factor": 2, "beta_fast": 1, "beta_slow": 2})"}},
        "beta_fast: 1 must not",
        ""},
-      {{{"rope_scaling", R"({"rope_type": "yarn", "factor": 2, "truncate": false})"}}, "truncate", ""},
       {{{"rope_parameters", R"({"full_attention": {}})"}}, "per layer type is not supported", ""},
       {{{"partial_rotary_factor", "0.5"}}, "partial_rotary_factor: partial rotary embedding", ""},
       {{{"eos_token_id", "300"}}, "eos_token_id: 300 is out of range", "at most 299"},
@@ -335,6 +498,38 @@ TEST(Architecture, BadConfigsAreRefusedWithPlaceAndCause) {
       {{{"model_type", "\"opt\""}, {"ffn_dim", "4"}, {"layer_norm_elementwise_affine", "false"}},
        "without parameters",
        ""},
+      {{{"model_type", "\"qwen3_moe\""}, {"num_experts_per_tok", "9"}, {"num_experts", "4"}},
+       "num_experts_per_tok: a token cannot take 9 of 4 experts",
+       "`num_experts`"},
+      {{{"model_type", "\"qwen3_moe\""}, {"num_experts", "4"}}, "a token cannot take 8 of 4 experts", ""},
+      {{{"model_type", "\"qwen3_moe\""}, {"num_experts", "16"}, {"num_local_experts", "32"}},
+       "num_local_experts: 32 experts, and `num_experts` says 16",
+       "keep one"},
+      {{{"model_type", "\"qwen3_moe\""}, {"mlp_only_layers", "[1, 4]"}}, "mlp_only_layers[1]: 4 is out of range", ""},
+      {{{"model_type", "\"qwen3_moe\""}, {"mlp_only_layers", "0"}}, "mlp_only_layers: expected a list", ""},
+      {{{"model_type", "\"qwen3_moe\""}, {"partial_rotary_factor", "0.5"}},
+       "partial_rotary_factor: partial rotary embedding is not supported",
+       "whole heads"},
+      {{{"model_type", "\"glm4_moe\""}, {"mlp_layer_types", R"(["dense"])"}},
+       "mlp_layer_types: 1 entries for 4 layers",
+       "first_k_dense_replace"},
+      {{{"model_type", "\"glm4_moe\""}, {"mlp_layer_types", R"(["dense", "sparse", "sparse", "none"])"}},
+       "mlp_layer_types[3]",
+       ""},
+      {{{"model_type", "\"glm4_moe\""}, {"first_k_dense_replace", "5"}},
+       "first_k_dense_replace: 5 is out of range",
+       ""},
+      {{{"model_type", "\"glm4_moe\""}, {"n_group", "4"}}, "n_group: a choice among groups of experts", "1 group"},
+      {{{"model_type", "\"glm4_moe\""}, {"scoring_func", "\"softmax\""}},
+       "scoring_func: a router that scores by \"softmax\"",
+       "sigmoid"},
+      {{{"model_type", "\"glm4_moe\""}, {"partial_rotary_factor", "0.4"}},
+       "partial_rotary_factor: 3 of the 8 dimensions of a head cannot be rotated in pairs",
+       "head_dim"},
+      {{{"model_type", "\"minimax_m2\""}, {"rotary_dim", "130"}}, "rotary_dim: 130 is out of range", "at most 128"},
+      {{{"model_type", "\"minimax_m2\""}, {"intermediate_size", "2097152"}, {"num_local_experts", "4096"}},
+       "a layer of 4096 experts of 2097152 columns is not supported",
+       "at most 134217728"},
   };
   for (const Bad& bad : table) {
     SCOPED_TRACE(bad.changes.back().first + " = " + bad.changes.back().second);
@@ -365,7 +560,10 @@ RC_GTEST_PROP(ArchitectureProperty, NoValueOfAnyKeyDoesHarm, ()) {
                                                 "word_embed_proj_dim", "do_layer_norm_before",
                                                 "torch_dtype",         "hidden_act",
                                                 "tie_word_embeddings", "attention_bias",
-                                                "rms_norm_eps"};
+                                                "rms_norm_eps",        "num_local_experts",
+                                                "num_experts_per_tok", "mlp_only_layers",
+                                                "n_shared_experts",    "decoder_sparse_step",
+                                                "rotary_dim"};
   static const std::vector<std::string> values = {
       "null",
       "true",
@@ -388,6 +586,9 @@ RC_GTEST_PROP(ArchitectureProperty, NoValueOfAnyKeyDoesHarm, ()) {
       "\"qwen2\"",
       "\"qwen3\"",
       "\"opt\"",
+      "\"qwen3_moe\"",
+      "\"glm4_moe\"",
+      "\"minimax_m2\"",
       "\"float32\"",
       "[]",
       "[1, 2]",

@@ -58,8 +58,7 @@ void read_frequencies(const Config& config, const Config& table, std::int64_t co
           .fail(fmt::format("{} must not be below beta_slow ({})", rotary.beta_fast, rotary.beta_slow),
                 "the defaults are 32 and 1");
     rotary.attention_factor = yarn_attention_factor(table, rotary.factor);
-    if (!table.flag("truncate", true))
-      unsupported(table.at("truncate"), "YaRN without truncation", "only true is supported");
+    rotary.whole_pairs = table.flag("truncate", true);
   }
 }
 
@@ -75,6 +74,11 @@ std::int64_t stretched_context(const Config& table, const Rotary& rotary, std::i
                                         rotary.factor, rotary.original_context, max_context),
                             "correct the scaling of the rotary embeddings");
   return static_cast<std::int64_t>(stretched);
+}
+
+// Of the table of rotary parameters.
+std::string_view rotary_key(const Config& config) {
+  return config.has("rope_scaling") ? "rope_scaling" : "rope_parameters";
 }
 
 // ---- tokens ----
@@ -105,28 +109,50 @@ Activation read_activation(const Config& config, std::string_view key, const std
               "supported: silu, swish, gelu, gelu_new, gelu_fast, gelu_pytorch_tanh, relu");
 }
 
-Rotary read_rotary(const Config& config, std::int64_t& context, double theta) {
-  const std::string_view key = config.has("rope_scaling") ? "rope_scaling" : "rope_parameters";
+Rotary read_rotary_rule(const Config& config, std::string_view key, std::int64_t context, double theta) {
   const Config table = config.has(key) ? config.table(key) : config;
-  if (table.has("full_attention") || table.has("sliding_attention"))
-    unsupported(config.at(key), "a table of rotary parameters per layer type", "give one table for all layers");
-
   Rotary rotary;
   rotary.theta = (table.has("rope_theta") ? table : config).number("rope_theta", {.above = 1, .max = 1e15}, theta);
-  const Config& holder = table.has("partial_rotary_factor") ? table : config;
-  if (holder.number("partial_rotary_factor", {.above = 0, .max = 1}, 1) != 1)
-    unsupported(holder.at("partial_rotary_factor"), "partial rotary embedding",
-                "only whole heads are supported for this family");
   if (!config.has(key)) return rotary;
   rotary.scaling = read_scaling(table);
   if (rotary.scaling != RotaryScaling::none) read_frequencies(config, table, context, rotary);
+  return rotary;
+}
+
+Rotary read_rotary(const Config& config, std::int64_t& context, double theta) {
+  const std::string_view key = rotary_key(config);
+  const Config table = config.has(key) ? config.table(key) : config;
+  if (table.has("full_attention") || table.has("sliding_attention"))
+    unsupported(config.at(key), "a table of rotary parameters per layer type", "give one table for all layers");
+  const Rotary rotary = read_rotary_rule(config, key, context, theta);
   context = stretched_context(table, rotary, context);
   return rotary;
 }
 
+double read_rotated_share(const Config& config, std::int64_t head_dim, std::optional<double> otherwise) {
+  const std::string_view key = rotary_key(config), share_key = "partial_rotary_factor", size_key = "rotary_dim";
+  const Config table = config.has(key) ? config.table(key) : config;
+  const Config& holder = table.has(share_key) ? table : config;
+  const Reader place = holder.has(share_key) ? holder.at(share_key) : config.at(size_key);
+  const auto whole = static_cast<double>(head_dim);
+  double share = otherwise.value_or(1);
+  if (holder.has(share_key))
+    share = holder.number(share_key, {.above = 0, .max = 1});
+  else if (config.has(size_key))
+    share = static_cast<double>(config.size(size_key, whole)) / whole;
+  if (!otherwise && share != 1)
+    unsupported(place, "partial rotary embedding", "only whole heads are supported for this family");
+  const std::int64_t rotated = rotated_dimensions({.partial = share}, head_dim);
+  if (rotated < 2 || rotated % 2 != 0)
+    place.fail(fmt::format("{} of the {} dimensions of a head cannot be rotated in pairs", rotated, head_dim),
+               "correct the part that is rotated, or `head_dim`");
+  return share;
+}
+
 void read_heads(const Config& config, Architecture& arch, std::optional<std::int64_t> kv_heads,
-                std::optional<std::int64_t> head_dim) {
-  arch.heads = config.size("num_attention_heads", max_heads);
+                std::optional<std::int64_t> head_dim, std::optional<std::int64_t> heads) {
+  arch.heads =
+      heads ? config.size("num_attention_heads", max_heads, *heads) : config.size("num_attention_heads", max_heads);
   const bool kv_null = config.states("num_key_value_heads") && !config.has("num_key_value_heads");
   arch.kv_heads = config.size("num_key_value_heads", max_heads, kv_null ? arch.heads : kv_heads.value_or(arch.heads));
   if (arch.heads % arch.kv_heads != 0)
@@ -145,10 +171,11 @@ void read_heads(const Config& config, Architecture& arch, std::optional<std::int
               "correct `head_dim`, by default hidden_size / num_attention_heads");
 }
 
-void read_windows(const Config& config, Architecture& arch) {
-  const bool null_window = config.states("sliding_window") && !config.has("sliding_window");
-  const std::int64_t window =
-      !config.flag("use_sliding_window", false) || null_window ? 0 : config.size("sliding_window", max_context, 4096);
+namespace {
+
+// Windows of the layers that `layer_types` names, or where it is absent, that `otherwise` is true of.
+template <class Otherwise>
+void divide_windows(const Config& config, Architecture& arch, std::int64_t window, const Otherwise& otherwise) {
   std::vector<bool> sliding(static_cast<std::size_t>(arch.layers), false);
   if (config.has("layer_types")) {
     const Reader place = config.at("layer_types");
@@ -156,16 +183,15 @@ void read_windows(const Config& config, Architecture& arch) {
     const auto& types = place.value().as_array();
     if (types.size() != sliding.size())
       place.fail(fmt::format("{} entries for {} layers", types.size(), arch.layers),
-                 "give one per layer, or remove `layer_types` to use `max_window_layers`");
+                 "give one per layer, or remove `layer_types` to use the family's pattern");
     for (std::size_t i = 0; i < types.size(); ++i)
       sliding[i] =
           binding::read_choice(place.item(i, types[i]), {"full_attention", "sliding_attention"}) == "sliding_attention";
     if (window == 0 && std::find(sliding.begin(), sliding.end(), true) != sliding.end())
       place.fail("a layer has sliding attention, but the window is missing",
-                 "set `use_sliding_window` and `sliding_window`");
+                 "set `sliding_window`, and `use_sliding_window` where the family has it");
   } else if (window > 0) {
-    const double from = config.number("max_window_layers", {.min = 0, .max = max_layers}, 28);
-    for (std::size_t i = 0; i < sliding.size(); ++i) sliding[i] = static_cast<double>(i) >= from;
+    for (std::size_t i = 0; i < sliding.size(); ++i) sliding[i] = otherwise(static_cast<std::int64_t>(i));
   }
   const auto count = std::count(sliding.begin(), sliding.end(), true);
   if (count == 0) return;
@@ -175,6 +201,25 @@ void read_windows(const Config& config, Architecture& arch) {
   full.window = 0;
   arch.kinds.push_back(full);
   for (const bool slides : sliding) arch.kind_of_layer.push_back(slides ? 0 : 1);
+}
+
+// 0: a null, which means full attention.
+std::int64_t read_window(const Config& config, std::int64_t otherwise) {
+  if (config.states("sliding_window") && !config.has("sliding_window")) return 0;
+  return config.size("sliding_window", max_context, otherwise);
+}
+
+}  // namespace
+
+void read_windows(const Config& config, Architecture& arch) {
+  const std::int64_t window = config.flag("use_sliding_window", false) ? read_window(config, 4096) : 0;
+  const double from = config.number("max_window_layers", {.min = 0, .max = max_layers}, 28);
+  divide_windows(config, arch, window, [&](std::int64_t layer) { return static_cast<double>(layer) >= from; });
+}
+
+void read_alternate_windows(const Config& config, Architecture& arch, std::int64_t otherwise, std::int64_t period) {
+  divide_windows(config, arch, read_window(config, otherwise),
+                 [&](std::int64_t layer) { return (layer + 1) % period != 0; });
 }
 
 std::vector<std::int64_t> read_eos(const Config& config, std::int64_t vocabulary,

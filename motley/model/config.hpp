@@ -73,12 +73,21 @@ Activation read_activation(const Config& config, std::string_view key, const std
 // Both spellings: `rope_theta` with `rope_scaling`, and `rope_parameters` (transformers 5) that holds everything.
 // `theta` where none is stated. Stretches the context that is given.
 Rotary read_rotary(const Config& config, std::int64_t& context, double theta);
-// Query and key/value heads and their size; none: as many as query heads, hidden / heads.
+// The part of each head that is rotated, its first dimensions: `partial_rotary_factor`, in both spellings, or
+// `rotary_dim`. `otherwise`: where neither is stated; none: the family rotates whole heads, and all else is refused.
+double read_rotated_share(const Config& config, std::int64_t head_dim, std::optional<double> otherwise);
+// Query and key/value heads and their size; none: as many as query heads, hidden / heads. Query heads must be stated
+// where there is no default.
 void read_heads(const Config& config, Architecture& arch, std::optional<std::int64_t> kv_heads,
-                std::optional<std::int64_t> head_dim);
+                std::optional<std::int64_t> head_dim, std::optional<std::int64_t> heads = {});
+// The same of the table `key` alone, which may be absent; for a context that its scaling does not stretch.
+Rotary read_rotary_rule(const Config& config, std::string_view key, std::int64_t context, double theta);
 // Which layers look back only over a window, of families that may have some: by `layer_types`, or all from
 // `max_window_layers` on.
 void read_windows(const Config& config, Architecture& arch);
+// The same of families where all do but each `period`-th, where `layer_types` does not say otherwise. The window is
+// `otherwise` where none is stated.
+void read_alternate_windows(const Config& config, Architecture& arch, std::int64_t otherwise, std::int64_t period);
 
 // An absent key has the family's default, a null none.
 std::vector<std::int64_t> read_eos(const Config& config, std::int64_t vocabulary,

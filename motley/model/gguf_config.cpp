@@ -74,7 +74,7 @@ constexpr std::int64_t control_token = 3;  // of tokenizer.ggml.token_type
 
 // As people write it: 1e-05, where the nearest fp32 number to that is 9.99999974737875e-06.
 Value shortest(const Value& number) {
-  if (number.is_integer()) return number;
+  if (!number.is_number() || number.is_integer()) return number;
   const std::string text = fmt::format("{}", static_cast<float>(number.as_number()));
   double value = 0;
   std::from_chars(text.data(), text.data() + text.size(), value);
@@ -95,19 +95,30 @@ void copy_numbers(const Metadata& metadata, Value& config) {
   if (!config.find("num_key_value_heads")) config.set("num_key_value_heads", *config.find("num_attention_heads"));
 }
 
-// Heads are of the size that the rotary embedding says, and values as long as keys.
-void check_heads(const Metadata& metadata, Value& config) {
+// Heads are of the size that the rotary embedding says, but for forms that rotate a part, and values as long as keys.
+void check_heads(const Metadata& metadata, const GgufForm& form, Value& config) {
   const std::string rotated = metadata.own("rope.dimension_count"), values = metadata.own("attention.value_length");
   const Value* head_dim = config.find("head_dim");
   const std::int64_t hidden = binding::read_integer(metadata.at(metadata.own("embedding_length")), {.min = 1});
   const std::int64_t heads = binding::read_integer(metadata.at(metadata.own("attention.head_count")), {.min = 1});
   const Value size = head_dim ? *head_dim : Value(hidden / heads);
   if (!head_dim) config.set("head_dim", size);
-  if (metadata.find(rotated) && *metadata.find(rotated) != size)
+  if (form.rotates_part && metadata.find(rotated))
+    config.set("rotary_dim", *metadata.find(rotated));
+  else if (metadata.find(rotated) && *metadata.find(rotated) != size)
     metadata.at(rotated).fail("rotating a part of each head is not supported", "use a model that rotates whole heads");
   if (metadata.find(values) && *metadata.find(values) != size)
     metadata.at(values).fail("values of another length than keys are not supported",
                              "use a model where both are alike");
+}
+
+// Layers after the model's own, which predict further tokens, are counted with them.
+void leave_out_prediction_layers(const Metadata& metadata, Value& config) {
+  const std::string key = metadata.own("nextn_predict_layers");
+  if (!metadata.find(key)) return;
+  const std::int64_t all = binding::read_integer(metadata.at(metadata.own("block_count")), {.min = 1});
+  config.set("num_hidden_layers",
+             all - binding::read_integer(metadata.at(key), {.min = 0, .max = static_cast<double>(all - 1)}));
 }
 
 void refuse_unknown(const Metadata& metadata, const GgufForm& form) {
@@ -121,6 +132,8 @@ void refuse_unknown(const Metadata& metadata, const GgufForm& form) {
   none("attention.max_alibi_bias", "position biases");
   none("attention.clamp_kqv", "clamped keys and values");
   none("logit_scale", "scaled logits");
+  none("attn_logit_softcapping", "capped scores");
+  none("final_logit_softcapping", "capped logits");
 }
 
 // ---- rotary embeddings ----
@@ -147,7 +160,7 @@ Value read_frequency_factors(const Metadata& metadata, const StoredTensor& tenso
             "use the model's folder with config.json and safetensors");
 }
 
-void read_scaling(const Metadata& metadata, Value& config) {
+void read_scaling(const Metadata& metadata, const GgufForm& form, Value& config) {
   const std::string kind_key = metadata.own("rope.scaling.type"), factor_key = metadata.own("rope.scaling.factor");
   const Value* theta = config.find("rope_theta");
   if (const StoredTensor* factors = metadata.tensor("rope_freqs.weight"))
@@ -161,6 +174,7 @@ void read_scaling(const Metadata& metadata, Value& config) {
   const auto copy = [&](std::string_view from, std::string_view to) {
     if (const Value* value = metadata.find(metadata.own(from))) scaling.set(to, *value);
   };
+  if (kind == "yarn" && !form.whole_pairs) scaling.set("truncate", false);
   copy("rope.scaling.original_context_length", "original_max_position_embeddings");
   copy("rope.scaling.yarn_beta_fast", "beta_fast");
   copy("rope.scaling.yarn_beta_slow", "beta_slow");
@@ -214,15 +228,17 @@ void read_tensors(const Metadata& metadata, const Family& family, Value& config)
   config.set("vocab_size", embedding->shape.front());
   config.set("tie_word_embeddings", metadata.tensor(name_of_role("head", ".weight")) == nullptr);
   const auto has_bias = [&](std::string_view role) { return metadata.tensor(name_of_role(role, ".bias")) != nullptr; };
-  const bool query = has_bias("q"), output = has_bias("o"), ffn = has_bias("up");
+  const bool routed = std::ranges::find(family.tensors, "up", &TensorNames::role) == family.tensors.end();
+  const bool query = has_bias("q"), output = has_bias("o"), ffn = has_bias(routed ? "experts.E.up" : "up");
   const auto mismatch = [&](const char* what) {
     metadata.required("general.architecture").fail(what, "use the model's folder with config.json and safetensors");
   };
-  if (form.attention_bias.empty() ? !query || output : query != output)
+  if (form.attention_bias.empty() ? !query || output : form.output_bias ? query != output : output)
     mismatch("biases of some of the attention's products are not supported");
   if (ffn && form.ffn_bias.empty()) mismatch("biases of the FFN are not supported for this architecture");
   if (!form.attention_bias.empty()) config.set(form.attention_bias, query);
   if (!form.ffn_bias.empty()) config.set(form.ffn_bias, ffn);
+  if (!form.qk_norm.empty()) config.set(form.qk_norm, metadata.tensor(name_of_role("q_norm", ".weight")) != nullptr);
 }
 
 const Family& gguf_family_of(const Metadata& metadata, const Value& keys) {
@@ -245,23 +261,25 @@ Value gguf_config(const std::vector<std::unique_ptr<GgufFile>>& parts) {
   refuse_unknown(metadata, *family.gguf);
   Value config = Value::object({{"model_type", std::string(family.name)}});
   copy_numbers(metadata, config);
-  check_heads(metadata, config);
+  check_heads(metadata, *family.gguf, config);
   for (const GgufKey& key : family.gguf->keys)
-    if (const Value* value = metadata.find(metadata.own(key.gguf))) config.set(key.config, *value);
+    if (const Value* value = metadata.find(metadata.own(key.gguf))) config.set(key.config, shortest(*value));
+  leave_out_prediction_layers(metadata, config);
   config.set("hidden_act", "silu");
-  read_scaling(metadata, config);
+  read_scaling(metadata, *family.gguf, config);
   read_tensors(metadata, family, config);
   read_tokens(metadata, *family.gguf, config);
+  if (family.gguf->add_implied != nullptr) family.gguf->add_implied(config);
   return config;
 }
 
 std::map<std::string, DType> gguf_tensor_types(const std::vector<std::unique_ptr<GgufFile>>& parts) {
-  const std::span<const TensorNames> names = gguf_naming(parts.front()->metadata()).names;
+  const std::span<const TensorNames> names = tensor_naming(parts.front()->metadata()).names;
   std::map<std::string, DType> types;
   for (const auto& part : parts)
     for (const auto& [stored, tensor] : part->tensors())
       if (const TensorNames* known = names_of(names, stored);
-          known != nullptr && tensor.shape.size() >= 2 && known->role != "router")
+          known != nullptr && stored.ends_with(".weight") && tensor.shape.size() >= 2 && known->role != "router")
         types.emplace(hugging_face_name(names, stored), stored_type({part->path(), tensor}, stored));
   return types;
 }

@@ -165,7 +165,7 @@ TEST_F(GgufConfigTest, NamesWhatItCannotExpress) {
   EXPECT_THAT(refused({.architecture = "qwen2moe"}), HasSubstr("the architecture \"qwen2moe\" is not supported"));
   EXPECT_THAT(refused({.query_bias = true}), HasSubstr("biases of some"));
   EXPECT_THAT(refused({.architecture = "qwen2"}), HasSubstr("biases of some"));
-  EXPECT_THAT(refused({.types = {{"blk.0.ffn_up.weight", "IQ4_NL"}}}), HasSubstr("ffn_up.weight is of type IQ4_NL"));
+  EXPECT_THAT(refused({.types = {{"blk.0.ffn_up.weight", "Q8_1"}}}), HasSubstr("ffn_up.weight is of type Q8_1"));
   const auto with = [&](const std::string& key, std::uint32_t value) {
     return refused({.more = [&](GgufWriter& writer) { writer.set_u32(key, value); }});
   };
@@ -183,6 +183,32 @@ TEST_F(GgufConfigTest, NamesWhatItCannotExpress) {
   File wrong;
   wrong.sizes["attention.head_count"] = 3;
   EXPECT_THAT(refused(wrong), HasSubstr("3 query heads"));
+}
+
+// Its first layer is dense, and the second predicts further tokens.
+TEST_F(GgufConfigTest, PredictionLayersAreLeftOut) {
+  File file{.architecture = "glm4moe"};
+  file.sizes["block_count"] = 2;
+  file.more = [](GgufWriter& writer) {
+    for (const auto& [key, value] : std::map<std::string, std::uint32_t>{{"nextn_predict_layers", 1},
+                                                                         {"leading_dense_block_count", 1},
+                                                                         {"rope.dimension_count", 8},
+                                                                         {"expert_count", 16},
+                                                                         {"expert_used_count", 4}})
+      writer.set_u32("glm4moe." + key, value);
+  };
+  const Model model = read(file);
+  EXPECT_EQ(model.arch.layers, 1);
+  EXPECT_EQ(model.arch.kinds.front().experts.count, 0);
+  EXPECT_EQ(rotated_dimensions(model.arch.rotaries.front(), model.arch.head_dim), 8);
+  file.sizes["block_count"] = 1;
+  EXPECT_THAT(refused(file), HasSubstr("glm4moe.nextn_predict_layers: 1 is out of range"));
+}
+
+TEST_F(GgufConfigTest, OtherScoresOfRoutersAreRefused) {
+  EXPECT_THAT(refused({.architecture = "minimax-m2",
+                       .more = [](GgufWriter& writer) { writer.set_u32("minimax-m2.expert_gating_func", 1); }}),
+              HasSubstr("a router that scores by 1 is not supported"));
 }
 
 TEST_F(GgufConfigTest, TypesOfAPlanAreThoseOfAllMatrices) {

@@ -32,6 +32,7 @@ std::int64_t Buffer::bytes() const {
 
 DType held_type(const Architecture& arch, const TensorSpec& tensor, DType weight_type) {
   const DType computed = dtype_row(weight_type).computed_in;
+  if (tensor.role == selection_bias_role) return DType::fp32;  // rounded, it would choose others
   if (!tensor.may_be_quantised()) return computed;
   if (weight_type == DType::int8 || weight_type == DType::int4) return tensor.in_block ? weight_type : computed;
   DType type = weight_type;
@@ -102,7 +103,7 @@ std::vector<Buffer> activation_buffers(const Architecture& arch, const ModelPart
   std::int64_t widest = 0, experts = 0, active = 0;
   for (std::size_t i = 0; i < arch.kinds.size(); ++i) {
     const Experts& of = arch.kinds[i].experts;
-    widest = std::max(widest, arch.kinds[i].active_ffns() * shard.columns[i].size());
+    widest = std::max({widest, arch.kinds[i].active_ffns() * shard.columns[i].size(), shard.shared[i].size()});
     experts = std::max(experts, of.count);
     active = std::max(active, of.active);
   }
@@ -124,6 +125,7 @@ std::vector<Buffer> activation_buffers(const Architecture& arch, const ModelPart
     buffers.push_back({"chosen", std::nullopt, {tokens, active}});
     buffers.push_back({"shares", DType::fp32, {tokens, active}});
   }
+  if (arch.qk_norm == QkNorm::whole) buffers.push_back({"squares", DType::fp32, {tokens, 2}});
   if (!part.embedding) buffers.push_back({"incoming", type, {tokens, arch.hidden}});
   if (part.embedding && arch.embedding_dim > 0) buffers.push_back({"embedded", type, {tokens, arch.embedding_dim}});
   if (part.head) {

@@ -64,6 +64,16 @@ void take_tensor_types(Model& model, const std::string& source) {
   model.arch.checkpoint_type = DType::file;
 }
 
+// What config.json says of a folder whose experts are quantised.
+void take_quantised_experts(Model& model, const std::string& source) {
+  const std::optional<DType> type = family_of(model.arch).quantised_experts;
+  if (!has_quantised_experts(model.config, type)) return;
+  for (const TensorSpec& tensor : part_tensors(model.arch, whole_model(model.arch)))
+    if (tensor.may_be_quantised())
+      model.tensor_types.emplace(tensor.type_name(), tensor.stacked_name.empty() ? DType::bf16 : *type);
+  take_tensor_types(model, source);
+}
+
 std::string head_tensor_name(const Architecture& arch) {
   return std::string(names_of_role(family_of(arch), "head").hugging_face).append(".weight");
 }
@@ -82,7 +92,7 @@ std::vector<std::string> tensor_names(const Architecture& arch) {
 void read_weights(Model& model, const fs::path& config_json) {
   std::optional<Checkpoint> checkpoint;
   try {
-    checkpoint.emplace(config_json.parent_path());
+    checkpoint.emplace(config_json.parent_path(), tensor_naming);
   } catch (const Error& error) {
     if (error.code() != ErrorCode::input) throw;
     return;
@@ -188,11 +198,12 @@ Model read_model(const std::string& name_or_path) {
   if (is_gguf(path)) return read_gguf_model(path);
   Model model;
   model.name = fs::weakly_canonical(path).parent_path().filename();
-  model.config = read_document(path);
+  model.config = text_config(read_document(path));
   model.arch = read_architecture(model.config, path.string());
   refuse_quantised_folder(path.parent_path());
   model.digest = folder_digest(path);
   read_weights(model, path);
+  take_quantised_experts(model, path.string());
 
   // What ends a generation is said by generation_config.json where there is one: chat models list their end of turn
   // there.

@@ -90,6 +90,7 @@ struct Shard {
   Span heads;                 // query heads
   Span kv_heads;              // whole groups; replicated where the degree exceeds the KV heads
   std::vector<Span> columns;  // of the FFN, or of every expert, by kind of layer
+  std::vector<Span> shared;   // of the shared expert, by kind of layer; an empty span where it has none
   Span vocabulary;            // rows of embedding and head
   bool operator==(const Shard&) const = default;
 };
@@ -161,11 +162,13 @@ struct Buffer {
   bool operator==(const Buffer&) const = default;
 };
 // The list that the engine allocates from. T = max_tokens, S = max_sequences, and of a rank's shard: Q = query heads x
-// head_dim, K = KV heads x head_dim, F = FFN columns that a token passes (of experts: all that it takes), the most of
-// any kind of layer, V = rows of vocabulary, E = the most experts, A = the most that a token takes.
+// head_dim, K = KV heads x head_dim, F = FFN columns that a token passes at once (of all experts that it takes, or of
+// the shared one), the most of any kind of layer, V = rows of vocabulary, E = the most experts, A = the most that a
+// token takes.
 //   every stage         tokens, positions [T] int64; hidden, normed, projected [T, hidden]; query, attention [T, Q];
 //                       key, value [T, K]; up [T, F]; gate [T, F] where gated
 //   with experts        routed [T, E], fp32; chosen [T, A] int64; shares [T, A], fp32
+//   with whole q/k norm squares [T, 2], fp32
 //   not the first       incoming [T, hidden]
 //   embedding projected embedded [T, embedding_dim] with the embedding, last_embedded [S, embedding_dim] with the head
 //   with the head       last [S, hidden]; logits [S, V] fp32; all_logits [S, vocabulary] fp32 where vocabulary is cut

@@ -1,6 +1,10 @@
 #include "motley/model/part_tensors.hpp"
 
+#include <set>
+#include <string>
 #include <utility>
+
+#include "motley/model/families/families.hpp"
 
 namespace motley {
 
@@ -27,6 +31,21 @@ std::vector<TensorSpec> part_tensors(const Architecture& arch, const ModelPart& 
     for (TensorSpec& tensor : unit.tensors) tensors.push_back(std::move(tensor));
   if (arch.tied_embeddings && part.embedding && part.head) tensors.pop_back();  // head_tensors() ends with the table
   return tensors;
+}
+
+std::vector<TensorSpec> stored_tensors(const Architecture& arch) {
+  std::vector<TensorSpec> stored;
+  std::set<std::string> packed;
+  for (TensorSpec& tensor : part_tensors(arch, whole_model(arch))) {
+    auto place = packed_place(family_of(arch).packed, tensor.name, tensor.shape, arch.kinds[tensor.kind].experts.count);
+    if (place) {
+      if (!packed.insert(place->name).second) continue;
+      tensor.name = std::move(place->name);
+      tensor.shape = std::move(place->shape);
+    }
+    stored.push_back(std::move(tensor));
+  }
+  return stored;
 }
 
 }  // namespace motley

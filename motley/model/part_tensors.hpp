@@ -30,5 +30,7 @@ std::vector<ModelUnit> part_units(const Architecture& arch, const ModelPart& par
 
 // The tensors of those units, in their order, each once: of embedding and tied head the embedding's table.
 std::vector<TensorSpec> part_tensors(const Architecture& arch, const ModelPart& part);
+// Those of the whole model as the family's safetensors files hold them: some hold several of the model's.
+std::vector<TensorSpec> stored_tensors(const Architecture& arch);
 
 }  // namespace motley

@@ -64,9 +64,16 @@ std::string method_of(std::string_view key, const Value& value) {
 
 }  // namespace
 
-void refuse_quantised(const Reader& config) {
+bool has_quantised_experts(const Value& config, std::optional<DType> read) {
+  const Value* stated = config.find("quantization_config");
+  return read && stated != nullptr && text_of(*stated, "quant_method") == name_of(*read);
+}
+
+void refuse_quantised(const Reader& config, std::optional<DType> read) {
+  const bool known = has_quantised_experts(config.value(), read);
   for (const auto& [key, value] : config.value().as_object())
-    if (is_about_quantisation(key) && !says_nothing(value)) refuse(config.member(key, value), key, value);
+    if (is_about_quantisation(key) && !says_nothing(value) && !(known && key == "quantization_config"))
+      refuse(config.member(key, value), key, value);
 }
 
 void refuse_quantised_folder(const std::filesystem::path& folder) {

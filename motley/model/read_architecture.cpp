@@ -38,14 +38,25 @@ const Family& find_family(const Config& config) {
   unsupported(config.at("model_type"), fmt::format("model type \"{}\"", name), std::move(hint));
 }
 
+// Under which no product of sizes in model/ overflows 64 bits.
+constexpr std::int64_t max_expert_columns = 1 << 27;
+
+void check_experts(const Architecture& arch, const Reader& config) {
+  for (const LayerKind& kind : arch.kinds)
+    if (kind.experts.count * kind.ffn + kind.experts.shared_ffn > max_expert_columns)
+      unsupported(config, fmt::format("a layer of {} experts of {} columns", kind.experts.count, kind.ffn),
+                  fmt::format("all experts of a layer may have at most {} columns", max_expert_columns));
+}
+
 }  // namespace
 
 Architecture read_architecture(const Value& value, std::string source) {
   const Reader root(value, std::move(source));
   const Config config(root);
   const Family& family = find_family(config);
-  refuse_quantised(root);
+  refuse_quantised(root, family.quantised_experts);
   Architecture arch = family.read(config);
+  check_experts(arch, root);
   arch.family = family.name;
   arch.checkpoint_type = read_checkpoint_type(config);
   return arch;

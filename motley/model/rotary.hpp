@@ -16,10 +16,14 @@ struct Rotary {
   double high_freq_factor = 4;
   double attention_factor = 0;  // 0: derived (yarn)
   double beta_fast = 32, beta_slow = 1;
+  bool whole_pairs = true;  // yarn: its ramp begins and ends at whole ones
   std::int64_t original_context = 0;
-  double partial = 1;  // share of each head that is rotated
+  double partial = 1;  // share of each head that is rotated: its first dimensions
   bool operator==(const Rotary&) const = default;
 };
+
+// Of a head's dimensions, how many are rotated: the first ones.
+std::int64_t rotated_dimensions(const Rotary& rotary, std::int64_t head_dim);
 
 // Llama 3's rule: long waves are slowed by the factor, short ones kept, those between blended. The share of a frequency
 // of this wavelength that is kept: 0 to 1.

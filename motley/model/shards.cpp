@@ -133,15 +133,15 @@ void cut_inside_groups(const Architecture& arch, const std::vector<double>& shar
   }
 }
 
-// Values of the largest blocks in which rows along the FFN columns of a kind of layer lie in the file, or are held.
-std::int64_t ffn_block(const Architecture& arch, std::size_t kind, DType weight_type) {
+// Values of the largest blocks in which rows along the `columns` of a kind of layer that this is the cut of lie in the
+// file, or are held.
+std::int64_t block_along(const Architecture& arch, std::size_t kind, TensorCut cut, std::int64_t columns,
+                         DType weight_type) {
   std::int64_t most = grain;
-  if (is_quantised(weight_type))
-    most = std::max(most, dtype_row(fitting(weight_type, arch.kinds[kind].ffn)).block_values);
+  if (is_quantised(weight_type)) most = std::max(most, dtype_row(fitting(weight_type, columns)).block_values);
   if (arch.kinds[kind].tensor_types.empty()) return most;
   for (const TensorSpec& tensor : block_tensors(arch, layer_of_kinds(arch)[kind]))
-    if (tensor.cut == TensorCut::ffn_in)
-      most = std::max(most, dtype_row(arch.kinds[kind].tensor_types.at(tensor.role)).block_values);
+    if (tensor.cut == cut) most = std::max(most, dtype_row(arch.kinds[kind].tensor_types.at(tensor.role)).block_values);
   return most;
 }
 
@@ -152,6 +152,7 @@ Span scaled(const Span& span, std::int64_t factor) { return {span.first * factor
 bool of_one_size(const Shard& a, const Shard& b) {
   return a.heads.size() == b.heads.size() && a.kv_heads.size() == b.kv_heads.size() &&
          std::ranges::equal(a.columns, b.columns, {}, &Span::size, &Span::size) &&
+         std::ranges::equal(a.shared, b.shared, {}, &Span::size, &Span::size) &&
          a.vocabulary.size() == b.vocabulary.size();
 }
 
@@ -168,8 +169,18 @@ std::vector<Shard> make_shards(const Architecture& arch, int degree, const std::
   std::vector<Shard> shards(ranks);
   degree <= arch.kv_heads ? cut_groups(arch, parts, shards) : cut_inside_groups(arch, parts, shards);
   for (std::size_t kind = 0; kind < arch.kinds.size(); ++kind) {
-    const std::vector<Span> ffn = cut(arch.kinds[kind].ffn, parts, "FFN columns", ffn_block(arch, kind, weight_type));
-    for (std::size_t rank = 0; rank < ranks; ++rank) shards[rank].columns.push_back(ffn[rank]);
+    const auto cut_columns = [&](std::int64_t columns, std::string_view what, TensorCut along) {
+      return cut(columns, parts, what, block_along(arch, kind, along, columns, weight_type));
+    };
+    const std::int64_t shared_ffn = arch.kinds[kind].experts.shared_ffn;
+    const std::vector<Span> ffn = cut_columns(arch.kinds[kind].ffn, "FFN columns", TensorCut::ffn_in);
+    const std::vector<Span> shared =
+        shared_ffn > 0 ? cut_columns(shared_ffn, "columns of the shared expert", TensorCut::shared_ffn_in)
+                       : std::vector<Span>(ranks);
+    for (std::size_t rank = 0; rank < ranks; ++rank) {
+      shards[rank].columns.push_back(ffn[rank]);
+      shards[rank].shared.push_back(shared[rank]);
+    }
   }
   const std::vector<Span> vocabulary = cut(arch.vocabulary, parts, "rows of vocabulary");
   for (std::size_t rank = 0; rank < ranks; ++rank) shards[rank].vocabulary = vocabulary[rank];
@@ -181,10 +192,13 @@ Slice slice_of(const Architecture& arch, const TensorSpec& tensor, const Shard& 
   switch (tensor.cut) {
     case TensorCut::replicated: break;
     case TensorCut::heads: slice.rows = scaled(shard.heads, arch.head_dim); break;
+    case TensorCut::head_values: slice.rows = shard.heads; break;
     case TensorCut::kv_heads: slice.rows = scaled(shard.kv_heads, arch.head_dim); break;
     case TensorCut::heads_in: slice.columns = scaled(shard.heads, arch.head_dim); break;
     case TensorCut::ffn: slice.rows = shard.columns.at(tensor.kind); break;
     case TensorCut::ffn_in: slice.columns = shard.columns.at(tensor.kind); break;
+    case TensorCut::shared_ffn: slice.rows = shard.shared.at(tensor.kind); break;
+    case TensorCut::shared_ffn_in: slice.columns = shard.shared.at(tensor.kind); break;
     case TensorCut::vocabulary: slice.rows = shard.vocabulary; break;
   }
   return slice;

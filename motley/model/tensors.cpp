@@ -32,8 +32,7 @@ class List {
   // A bias has a row-cut matrix's cut, and is whole where the columns are cut: the sum over the ranks needs it once.
   void add_linear(std::string_view role, std::int64_t out, std::int64_t in, TensorCut cut, bool bias) {
     add(role, ".weight", {out, in}, cut);
-    const bool columns = cut == TensorCut::heads_in || cut == TensorCut::ffn_in;
-    if (bias) add(role, ".bias", {out}, columns ? TensorCut::replicated : cut);
+    if (bias) add(role, ".bias", {out}, cuts_columns(cut) ? TensorCut::replicated : cut);
   }
   void add_norm(std::string_view role, std::int64_t size, bool bias) {
     add(role, ".weight", {size}, TensorCut::replicated);
@@ -60,7 +59,8 @@ std::int64_t TensorSpec::elements() const {
 
 std::int64_t parameters_of(const std::vector<TensorSpec>& tensors) {
   std::int64_t sum = 0;
-  for (const TensorSpec& tensor : tensors) sum += tensor.copies() * tensor.elements();
+  for (const TensorSpec& tensor : tensors)
+    if (tensor.is_parameter()) sum += tensor.copies() * tensor.elements();
   return sum;
 }
 
@@ -90,15 +90,29 @@ std::vector<TensorSpec> block_tensors(const Architecture& arch, std::int64_t lay
   list.add_linear("q", query, arch.hidden, TensorCut::heads, arch.qkv_bias);
   list.add_linear("k", key, arch.hidden, TensorCut::kv_heads, arch.qkv_bias);
   list.add_linear("v", key, arch.hidden, TensorCut::kv_heads, arch.qkv_bias);
+  if (arch.sinks) list.add("sinks", "", {arch.heads}, TensorCut::head_values);
   list.add_linear("o", arch.hidden, query, TensorCut::heads_in, arch.output_bias);
-  if (arch.qk_norm) {
+  if (arch.qk_norm == QkNorm::head) {
     list.add_norm("q_norm", arch.head_dim, arch.norm_bias);
     list.add_norm("k_norm", arch.head_dim, arch.norm_bias);
+  } else if (arch.qk_norm == QkNorm::whole) {
+    list.add("q_norm", ".weight", {query}, TensorCut::heads);
+    list.add("k_norm", ".weight", {key}, TensorCut::kv_heads);
   }
+  if (arch.output_norms) list.add_norm("attention_output_norm", arch.hidden, arch.norm_bias);
   list.add_norm("ffn_norm", arch.hidden, arch.norm_bias);
-  if (kind.experts.count > 0) list.add("router", ".weight", {kind.experts.count, arch.hidden}, TensorCut::replicated);
-  list.of_each(kind.experts.count);
-  const std::string of = kind.experts.count > 0 ? "experts.E." : "";
+  if (arch.output_norms) list.add_norm("ffn_output_norm", arch.hidden, arch.norm_bias);
+  const Experts& experts = kind.experts;
+  if (experts.count > 0)
+    list.add_linear("router", experts.count, arch.hidden, TensorCut::replicated, experts.router.bias);
+  if (experts.router.selection_bias) list.add(selection_bias_role, "", {experts.count}, TensorCut::replicated);
+  if (experts.shared_ffn > 0) {
+    list.add_linear("shared.gate", experts.shared_ffn, arch.hidden, TensorCut::shared_ffn, false);
+    list.add_linear("shared.up", experts.shared_ffn, arch.hidden, TensorCut::shared_ffn, false);
+    list.add_linear("shared.down", arch.hidden, experts.shared_ffn, TensorCut::shared_ffn_in, false);
+  }
+  list.of_each(experts.count);
+  const std::string of = experts.count > 0 ? "experts.E." : "";
   if (arch.gated) list.add_linear(of + "gate", kind.ffn, arch.hidden, TensorCut::ffn, arch.ffn_bias);
   list.add_linear(of + "up", kind.ffn, arch.hidden, TensorCut::ffn, arch.ffn_bias);
   list.add_linear(of + "down", arch.hidden, kind.ffn, TensorCut::ffn_in, arch.ffn_bias);

@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "motley/model/architecture.hpp"
@@ -11,14 +12,22 @@ namespace motley {
 
 // How a tensor is cut inside a tensor-parallel group.
 enum class TensorCut {
-  replicated,  // every rank holds it whole
-  heads,       // rows (dimension 0) follow the query heads
-  kv_heads,    // rows follow the key/value heads
-  heads_in,    // columns (dimension 1) follow the query heads
-  ffn,         // rows follow the FFN columns, those of each expert
-  ffn_in,      // columns follow the FFN columns
-  vocabulary   // rows follow the vocabulary
+  replicated,   // every rank holds it whole
+  heads,        // rows (dimension 0) follow the query heads
+  head_values,  // rows are one for each query head
+  kv_heads,     // rows follow the key/value heads
+  heads_in,     // columns (dimension 1) follow the query heads
+  ffn,          // rows follow the FFN columns, those of each expert
+  ffn_in,       // columns follow the FFN columns
+  shared_ffn,   // rows follow the FFN columns of the shared expert
+  shared_ffn_in,
+  vocabulary  // rows follow the vocabulary
 };
+constexpr bool cuts_columns(TensorCut cut) {
+  return cut == TensorCut::heads_in || cut == TensorCut::ffn_in || cut == TensorCut::shared_ffn_in;
+}
+
+inline constexpr std::string_view selection_bias_role = "router.selection_bias";
 
 // One tensor of the checkpoint. Roles: docs/reference/model.md.
 struct TensorSpec {
@@ -40,13 +49,15 @@ struct TensorSpec {
   bool is_matrix() const { return shape.size() == 2; }
   // A router's logits decide: it stays in the type of the activations.
   bool may_be_quantised() const { return is_matrix() && role != "router.weight"; }
+  // No gradient reaches it, and published numbers of parameters are without it.
+  bool is_parameter() const { return role != selection_bias_role; }
 };
 
 // Of a block; alike ones of its experts stand once.
 std::vector<TensorSpec> block_tensors(const Architecture& arch, std::int64_t layer);
 // The same with those of each expert.
 std::vector<TensorSpec> with_each_expert(std::vector<TensorSpec> tensors);
-// Elements of them all.
+// Elements of those that are parameters.
 std::int64_t parameters_of(const std::vector<TensorSpec>& tensors);
 // Token and learned position tables, projection in.
 std::vector<TensorSpec> embedding_tensors(const Architecture& arch);

@@ -14,12 +14,19 @@ std::int64_t held(const Architecture& arch, const std::vector<TensorSpec>& tenso
   return elements;
 }
 
-// FFN columns of the rank that a token passes.
+// FFN columns of the rank that a token passes, those of the shared expert among them.
 std::int64_t passed_columns(const Architecture& arch, std::int64_t layer, const Shard& shard) {
-  return arch.kind(layer).active_ffns() * shard.columns.at(arch.kind_index(layer)).size();
+  const std::size_t kind = arch.kind_index(layer);
+  return arch.kind(layer).active_ffns() * shard.columns.at(kind).size() + shard.shared.at(kind).size();
 }
 
 }  // namespace
+
+std::string untrainable(const Architecture& arch) {
+  if (arch.sinks) return "layer 0: its attention has sinks";
+  if (arch.qk_norm == QkNorm::whole) return "layer 0: its norms of queries and keys are over all heads together";
+  return {};
+}
 
 std::int64_t rank_parameters(const Architecture& arch, const ModelPart& part, const Shard& shard) {
   const auto of_block = [&](std::int64_t layer) { return held(arch, block_tensors(arch, layer), shard); };
@@ -27,23 +34,26 @@ std::int64_t rank_parameters(const Architecture& arch, const ModelPart& part, co
 }
 
 std::int64_t backward_elements_per_token(const Architecture& arch, std::int64_t layer, const Shard& shard) {
-  const bool experts = arch.kind(layer).experts.count > 0;
-  return (experts ? 6 : 3) * arch.hidden + (arch.gated ? 4 : 2) * shard.columns.at(arch.kind_index(layer)).size();
+  const std::size_t kind = arch.kind_index(layer);
+  const std::int64_t columns = std::max(shard.columns.at(kind).size(), shard.shared.at(kind).size());
+  return (arch.kinds[kind].experts.count > 0 ? 6 : 3) * arch.hidden + (arch.gated ? 4 : 2) * columns;
 }
 
 std::int64_t stored_elements_per_token(const Architecture& arch, std::int64_t layer, const Shard& shard) {
   const std::int64_t attention = (2 * shard.heads.size() + 2 * shard.kv_heads.size()) * arch.head_dim;
   const Experts& experts = arch.kind(layer).experts;
   const std::int64_t routing = experts.active * (2 * arch.hidden + 7) + experts.count;
-  return 4 * arch.hidden + attention + (arch.gated ? 3 : 2) * passed_columns(arch, layer, shard) + routing;
+  return (arch.output_norms ? 6 : 4) * arch.hidden + attention +
+         (arch.gated ? 3 : 2) * passed_columns(arch, layer, shard) + routing;
 }
 
 ElementTraffic element_traffic_per_token(const Architecture& arch, std::int64_t layer, const Shard& shard) {
   const std::int64_t rotated =
       arch.position == PositionKind::rotary ? (shard.heads.size() + shard.kv_heads.size()) * arch.head_dim : 0;
   const std::int64_t ffn = passed_columns(arch, layer, shard);
-  return {.forward = (2 * 2 + 2 * 3) * arch.hidden + 2 * rotated + (arch.gated ? 3 : 2) * ffn,
-          .backward = (2 * 3 + 2 * 3) * arch.hidden + 2 * rotated + (arch.gated ? 5 : 3) * ffn};
+  const std::int64_t norms = arch.output_norms ? 4 : 2, sums = arch.kind(layer).experts.shared_ffn > 0 ? 3 : 2;
+  return {.forward = (norms * 2 + sums * 3) * arch.hidden + 2 * rotated + (arch.gated ? 3 : 2) * ffn,
+          .backward = (norms * 3 + sums * 3) * arch.hidden + 2 * rotated + (arch.gated ? 5 : 3) * ffn};
 }
 
 ElementTraffic loss_bytes_per_token(const Shard& shard) {

@@ -1,5 +1,6 @@
 #include "motley/model/warnings.hpp"
 
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include "motley/model/known_models.hpp"
@@ -15,6 +16,19 @@ TEST(ModelWarnings, NameTheFirstTensorsThatNothingReads) {
   EXPECT_EQ(model_warnings(model).at(0), "tales: 1 tensor in its files that the model does not use: a");
   model.unread = {"a", "b", "c", "d", "e"};
   EXPECT_EQ(model_warnings(model).at(0), "tales: 5 tensors in its files that the model does not use: a, b, c, d, ...");
+}
+
+TEST(ModelWarnings, NameTheLayersThatPredictFurtherTokens) {
+  Model model;
+  model.name = "air";
+  model.arch.layers = 46;
+  model.unread = {"model.layers.46.mlp.gate.weight", "blk.46.nextn.eh_proj.weight"};
+  EXPECT_THAT(model_warnings(model), testing::ElementsAre("air: layer 46, which predicts further tokens, is left out"));
+  model.unread = {"model.layers.46.a.weight", "model.layers.47.a.weight", "model.layers.45.extra.weight"};
+  EXPECT_THAT(model_warnings(model),
+              testing::ElementsAre("air: layers 46, 47, which predict further tokens, are left out",
+                                   "air: 1 tensor in its files that the model does not use: "
+                                   "model.layers.45.extra.weight"));
 }
 
 TEST(KnownModels, TheLargestThatFitsIsNamed) {

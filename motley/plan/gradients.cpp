@@ -14,9 +14,7 @@ struct Held {
   GradientHolder holder;
 };
 
-bool cuts_columns(TensorCut cut) { return cut == TensorCut::heads_in || cut == TensorCut::ffn_in; }
-
-// Norms inside attention see their own rank's heads alone.
+// Norms of single heads see their own rank's alone.
 bool of_own_heads(const TensorSpec& tensor) {
   return tensor.role.starts_with("q_norm.") || tensor.role.starts_with("k_norm.");
 }

@@ -7,6 +7,7 @@
 #include <numeric>
 
 #include "motley/base/units.hpp"
+#include "motley/model/training.hpp"
 #include "motley/plan/train_plan.hpp"
 
 namespace motley {
@@ -18,6 +19,8 @@ class TrainVerifier {
 
   std::vector<Violation> run() {
     if (plan_.replicas.empty()) add("replicas", "the plan has no replica", "a plan needs at least one");
+    if (const std::string why = untrainable(plan_.model.arch); !why.empty())
+      add("model", fmt::format("{} cannot be trained: {}", plan_.model.name, why), untrainable_hint);
     check_positions();
     bool sound = true;
     for (std::size_t r = 0; r < plan_.replicas.size(); ++r) sound = check_replica(r) && sound;

@@ -28,8 +28,11 @@ void add_type_cells(std::vector<std::string>& cells, const DeviceType& type) {
 
 std::string ffn_text(const Architecture& arch, const LayerKind& kind, std::int64_t layers) {
   std::string text = fmt::format("{}{}", kind.ffn, arch.gated ? ", gated" : "");
-  if (kind.experts.count > 0)
-    text = fmt::format("{} experts of {}; a token takes {}", kind.experts.count, text, kind.experts.active);
+  const Experts& experts = kind.experts;
+  if (experts.count > 0) {
+    text = fmt::format("{} experts of {}; a token takes {}", experts.count, text, experts.active);
+    if (experts.shared_ffn > 0) text += fmt::format(" and a shared one of {}", experts.shared_ffn);
+  }
   return layers == arch.layers ? text : fmt::format("{} (in {} layers)", text, layers);
 }
 
@@ -114,6 +117,8 @@ std::string model_report(const Model& model) {
 
 Value model_json(const Model& model) {
   const Architecture& a = model.arch;
+  const auto count = [](const LayerKind& kind) { return kind.experts.count; };
+  const Experts& experts = std::ranges::max_element(a.kinds, {}, count)->experts;
   return Value::object({{"name", model.name},
                         {"family", a.family},
                         {"layers", a.layers},
@@ -122,8 +127,8 @@ Value model_json(const Model& model) {
                         {"kv_heads", a.kv_heads},
                         {"head_dim", a.head_dim},
                         {"ffn", a.kinds.front().ffn},
-                        {"experts", a.kinds.front().experts.count},
-                        {"active_experts", a.kinds.front().experts.active},
+                        {"experts", experts.count},
+                        {"active_experts", experts.active},
                         {"vocabulary", a.vocabulary},
                         {"context_tokens", a.context},
                         {"tied_embeddings", a.tied_embeddings},

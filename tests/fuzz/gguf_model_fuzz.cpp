@@ -24,7 +24,7 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
   return refused_or_read([&] {
     const std::filesystem::path path = file_of(text_of(data, size), ".gguf");
     const Architecture arch = read_model(path.string()).arch;
-    const Checkpoint checkpoint(path, gguf_naming);
+    const Checkpoint checkpoint(path, tensor_naming);
     for (const TensorSpec& tensor : part_tensors(arch, whole_model(arch))) read_rows(checkpoint, tensor);
   });
 }

@@ -63,8 +63,10 @@ def byte_pairs(rule):
                          ("tokenizer.ggml.bos_token_id", U32, 11), ("tokenizer.ggml.add_bos_token", BOOL, True)]
 
 
-def model(architecture, down, rest="F16", tokenizer=None, more=(), factors=None, biases=(), norms=(), experts=0):
-    """One layer, whose FFN's second matrix (or that of each expert) has rows of 256 values in the type `down`."""
+def model(architecture, down, rest="F16", tokenizer=None, more=(), factors=None, biases=(), norms=None, experts=0, ffn_norm="ffn_norm",
+          shared=False, selection_bias=False, sinks=False):
+    """One layer, whose FFN's second matrix (or that of each expert) has rows of 256 values in the type `down`. `norms` has the sizes of
+    further ones."""
     vocabulary, tokenizer_keys = tokenizer or sentencepiece()
     counts = {"block_count": 1, "embedding_length": HIDDEN, "feed_forward_length": FFN, "attention.head_count": HEADS,
               "attention.head_count_kv": 1, "context_length": 64}
@@ -77,12 +79,18 @@ def model(architecture, down, rest="F16", tokenizer=None, more=(), factors=None,
               **({} if experts else {"ffn_gate": (HIDDEN, FFN), "ffn_up": (HIDDEN, FFN)})}
     ffn = [("blk.0.ffn_gate_inp.weight", (HIDDEN, experts), "F32"), ("blk.0.ffn_gate_exps.weight", (HIDDEN, FFN, experts), rest),
            ("blk.0.ffn_up_exps.weight", (HIDDEN, FFN, experts), rest), ("blk.0.ffn_down_exps.weight", (FFN, HIDDEN, experts), down)]
+    biases_of = {**shapes, "ffn_gate_inp": (HIDDEN, experts), "ffn_gate_exps": (HIDDEN, FFN, experts),
+                 "ffn_up_exps": (HIDDEN, FFN, experts), "ffn_down_exps": (FFN, HIDDEN, experts)}
     tensors = [("token_embd.weight", (HIDDEN, vocabulary), rest), ("output_norm.weight", (HIDDEN,), "F32"),
                *((f"blk.0.{name}.weight", shape, rest) for name, shape in shapes.items()),
                *(ffn if experts else [("blk.0.ffn_down.weight", (FFN, HIDDEN), down)]),
-               *((f"blk.0.{name}.weight", (HIDDEN,), "F32") for name in ("attn_norm", "ffn_norm")),
-               *((f"blk.0.{name}.weight", (head,), "F32") for name in norms),
-               *((f"blk.0.{name}.bias", shapes[name][1:], "F32") for name in biases)]
+               *((f"blk.0.{name}.weight", (HIDDEN,), "F32") for name in ("attn_norm", ffn_norm)),
+               *((f"blk.0.{name}.weight", (size,), "F32") for name, size in (norms or {}).items()),
+               *([("blk.0.ffn_gate_shexp.weight", (HIDDEN, FFN), rest), ("blk.0.ffn_up_shexp.weight", (HIDDEN, FFN), rest),
+                  ("blk.0.ffn_down_shexp.weight", (FFN, HIDDEN), down)] if shared else []),
+               *([("blk.0.exp_probs_b.bias", (experts,), "F32")] if selection_bias else []),
+               *([("blk.0.attn_sinks.weight", (HEADS,), "F32")] if sinks else []),
+               *((f"blk.0.{name}.bias", biases_of[name][1:], "F32") for name in biases)]
     if factors:
         tensors.append(("rope_freqs.weight", (len(factors),), "F32", struct.pack(f"<{len(factors)}f", *factors)))
     return gguf(keys, tensors)
@@ -90,13 +98,30 @@ def model(architecture, down, rest="F16", tokenizer=None, more=(), factors=None,
 
 YARN = [("rope.scaling.type", STRING, "yarn"), ("rope.scaling.factor", F32, 4.0), ("rope.scaling.attn_factor", F32, 1.0),
         ("rope.scaling.original_context_length", U32, 16)]
+ROUTED = [("expert_count", U32, 3), ("expert_used_count", U32, 2), ("expert_feed_forward_length", U32, FFN)]
+OF_HEADS = dict(attn_q_norm=HIDDEN // HEADS, attn_k_norm=HIDDEN // HEADS)
 SEEDS = {
     **{f"llama-{name}": lambda name=name: model("llama", name, rest="F32" if name == "F32" else "F16") for name in TYPES},
     "llama-scaled": lambda: model("llama", "Q6_K", tokenizer=byte_pairs("llama-bpe"), factors=[1.0]),
     "mistral": lambda: model("llama", "Q8_0", more=[("attention.sliding_window", U32, 32)]),
     "mixtral": lambda: model("llama", "Q6_K", more=[("expert_count", U32, 3), ("expert_used_count", U32, 2)], experts=3),
     "qwen2": lambda: model("qwen2", "Q4_K", tokenizer=byte_pairs("qwen2"), biases=("attn_q", "attn_k", "attn_v"), more=YARN),
-    "qwen3": lambda: model("qwen3", "BF16", tokenizer=byte_pairs("gpt-2"), norms=("attn_q_norm", "attn_k_norm")),
+    "qwen3": lambda: model("qwen3", "BF16", tokenizer=byte_pairs("gpt-2"), norms=OF_HEADS),
+    "qwen3-moe": lambda: model("qwen3moe", "Q4_K", tokenizer=byte_pairs("qwen2"), norms=OF_HEADS, experts=3, more=ROUTED),
+    "glm4-moe": lambda: model("glm4moe", "Q5_K", tokenizer=byte_pairs("glm4"), norms=OF_HEADS, experts=3, ffn_norm="post_attention_norm",
+                              shared=True, selection_bias=True, biases=("attn_q", "attn_k", "attn_v"), more=[
+                                  *ROUTED, ("expert_shared_count", U32, 1), ("leading_dense_block_count", U32, 0),
+                                  ("expert_gating_func", U32, 2), ("expert_weights_scale", F32, 1.5), ("expert_weights_norm", BOOL, True),
+                                  ("rope.dimension_count", U32, 2), ("nextn_predict_layers", U32, 0)]),
+    "gpt-oss": lambda: model("gpt-oss", "Q8_0", tokenizer=byte_pairs("gpt-4o"), experts=3, ffn_norm="post_attention_norm", sinks=True,
+                             biases=("attn_q", "attn_k", "attn_v", "attn_output", "ffn_gate_inp", "ffn_gate_exps", "ffn_up_exps",
+                                     "ffn_down_exps"), more=[*ROUTED, *YARN, ("attention.sliding_window", U32, 8)]),
+    "gemma3": lambda: model("gemma3", "Q6_K", norms=dict(**OF_HEADS, post_attention_norm=HIDDEN, post_ffw_norm=HIDDEN),
+                            more=[("attention.sliding_window", U32, 8), ("rope.freq_base_swa", F32, 1e4),
+                                  ("rope.scaling.type", STRING, "linear"), ("rope.scaling.factor", F32, 8.0)]),
+    "minimax-m2": lambda: model("minimax-m2", "Q8_0", tokenizer=byte_pairs("minimax-m2"), experts=3, selection_bias=True,
+                                norms=dict(attn_q_norm=HIDDEN, attn_k_norm=HIDDEN // HEADS),
+                                more=[*ROUTED, ("expert_gating_func", U32, 2), ("rope.dimension_count", U32, 2)]),
 }
 
 if __name__ == "__main__":

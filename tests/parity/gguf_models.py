@@ -7,7 +7,9 @@ from transformers import AutoConfig, AutoModelForCausalLM
 TYPES = ["q8_0", "q4_0", "q4_1", "q5_0", "q5_1", "q4_k", "q5_k", "q6_k"]
 # Changes to the shape of 135 M parameters: rows of 576, of 1536, and of no whole number of blocks.
 ROWS_OF_MANY_LENGTHS = dict(num_hidden_layers=2, vocab_size=256, head_dim=36)
-ARCHITECTURES = {"llama": gguf.MODEL_ARCH.LLAMA, "mixtral": gguf.MODEL_ARCH.LLAMA, "qwen3": gguf.MODEL_ARCH.QWEN3}
+ARCHITECTURES = {"llama": gguf.MODEL_ARCH.LLAMA, "mixtral": gguf.MODEL_ARCH.LLAMA, "qwen3": gguf.MODEL_ARCH.QWEN3,
+                 "gpt_oss": gguf.MODEL_ARCH.GPT_OSS, "gemma3_text": gguf.MODEL_ARCH.GEMMA3,
+                 "qwen3_moe": gguf.MODEL_ARCH.QWEN3MOE, "glm4_moe": gguf.MODEL_ARCH.GLM4_MOE, "minimax_m2": gguf.MODEL_ARCH.MINIMAXM2}
 
 
 def types_by_tensor(file):
@@ -30,13 +32,29 @@ def dequantised(folder, file):
         tensor = stored.pop(name)
         return torch.tensor(gguf.dequantize(tensor.data, tensor.tensor_type))
 
+    selection_biases = [(name, values) for name, values in model.named_buffers() if name.endswith("e_score_correction_bias")]
+
+    def of_experts(name):
+        """Of all, as `transformers` holds them: gpt-oss's are transposed, and rows of gate and up come by turns."""
+        layer, by_turns = name.split(".")[2], config.model_type == "gpt_oss"
+        parts, kind = ("gate", "up") if "gate_up" in name else ("down",), "bias" if name.endswith("bias") else "weight"
+        values = [take(f"blk.{layer}.ffn_{part}_exps.{kind}") for part in parts]
+        values = torch.stack(values, dim=2).flatten(1, 2) if by_turns else torch.cat(values, dim=1)
+        return values.swapaxes(1, 2) if by_turns and kind == "weight" else values
+
     with torch.no_grad():
-        for name, parameter in model.named_parameters():
-            if name.endswith("gate_up_proj"):  # of all experts, as `transformers` holds them
-                layer = name.split(".")[2]
-                values = torch.cat([take(f"blk.{layer}.ffn_{part}_exps.weight") for part in ("gate", "up")], dim=1)
+        for name, parameter in [*model.named_parameters(), *selection_biases]:
+            layer = name.split(".")[2] if ".layers." in name else None
+            if name.endswith("e_score_correction_bias"):
+                values = take(f"blk.{layer}.exp_probs_b.bias")
+            elif ".experts." in name:
+                values = of_experts(name)
+            elif name.endswith(".bias"):
+                values = take(names.get_name(name.removesuffix(".bias")) + ".bias")
             else:
                 values = take(names.get_name(name.removesuffix(".weight")) + ".weight")
+            if config.model_type == "gemma3_text" and name.endswith("norm.weight"):
+                values = values - 1
             if config.model_type in ("llama", "mixtral") and (".q_proj." in name or ".k_proj." in name):
                 values = halves(values, config.num_attention_heads if ".q_proj." in name else config.num_key_value_heads)
             parameter.copy_(values)

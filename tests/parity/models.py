@@ -1,8 +1,10 @@
 """Tiny random models of each family, made and saved by `transformers`."""
 
 import torch
-from transformers import (LlamaConfig, LlamaForCausalLM, MistralConfig, MistralForCausalLM, MixtralConfig, MixtralForCausalLM, OPTConfig,
-                          OPTForCausalLM, Qwen2Config, Qwen2ForCausalLM, Qwen3Config, Qwen3ForCausalLM)
+from transformers import (Gemma3ForCausalLM, Gemma3TextConfig, Glm4MoeConfig, Glm4MoeForCausalLM, GptOssConfig, GptOssForCausalLM,
+                          LlamaConfig, LlamaForCausalLM, MiniMaxM2Config, MiniMaxM2ForCausalLM, MistralConfig, MistralForCausalLM,
+                          MixtralConfig, MixtralForCausalLM, OPTConfig, OPTForCausalLM, Qwen2Config, Qwen2ForCausalLM, Qwen3Config,
+                          Qwen3ForCausalLM, Qwen3MoeConfig, Qwen3MoeForCausalLM)
 
 VOCABULARY = 211  # a prime: no rank's share of it is like another's
 LAYERS = 6
@@ -34,6 +36,29 @@ MODELS = {
                                                                   sliding_window=17)),
     "mixtral": lambda: (MixtralForCausalLM, MixtralConfig(**COMMON, num_attention_heads=8, num_key_value_heads=4, num_local_experts=5,
                                                           num_experts_per_tok=2)),
+    "qwen3-moe": lambda: (Qwen3MoeForCausalLM, Qwen3MoeConfig(**COMMON, num_attention_heads=8, num_key_value_heads=4, head_dim=24,
+                                                              moe_intermediate_size=48, num_experts=8, num_experts_per_tok=3,
+                                                              norm_topk_prob=True, mlp_only_layers=[0, 3])),
+    "qwen3-moe-shares-of-all": lambda: (Qwen3MoeForCausalLM, Qwen3MoeConfig(
+        **COMMON, num_attention_heads=6, num_key_value_heads=3, head_dim=20, moe_intermediate_size=48, num_experts=8,
+        num_experts_per_tok=3, norm_topk_prob=False, decoder_sparse_step=2, attention_bias=True, use_sliding_window=True,
+        sliding_window=17)),
+    "glm4-moe": lambda: (Glm4MoeForCausalLM, Glm4MoeConfig(**COMMON, num_attention_heads=8, num_key_value_heads=4, head_dim=24,
+                                                           moe_intermediate_size=40, n_routed_experts=8, num_experts_per_tok=3,
+                                                           n_shared_experts=2, routed_scaling_factor=1.5, first_k_dense_replace=2,
+                                                           use_qk_norm=True, attention_bias=True)),
+    "minimax-m2": lambda: (MiniMaxM2ForCausalLM, MiniMaxM2Config(**{**COMMON, "intermediate_size": 48}, num_attention_heads=8,
+                                                                 num_key_value_heads=2, head_dim=24, rotary_dim=12,
+                                                                 num_local_experts=8, num_experts_per_tok=3)),
+    # Of heads of 20, the ramp of YaRN begins and ends between two pairs.
+    "gpt-oss": lambda: (GptOssForCausalLM, GptOssConfig(
+        **COMMON, num_attention_heads=8, num_key_value_heads=4, head_dim=20, num_local_experts=8, num_experts_per_tok=3, sliding_window=17,
+        rope_parameters=dict(rope_type="yarn", rope_theta=150000.0, factor=4.0, beta_fast=32.0, beta_slow=1.0, truncate=False,
+                             original_max_position_embeddings=64))),
+    "gemma3": lambda: (Gemma3ForCausalLM, Gemma3TextConfig(
+        **COMMON, num_attention_heads=8, num_key_value_heads=4, head_dim=20, sliding_window=17, query_pre_attn_scalar=48,
+        rope_parameters=dict(full_attention=dict(rope_type="linear", rope_theta=1000000.0, factor=8.0),
+                             sliding_attention=dict(rope_type="default", rope_theta=10000.0)))),
     "qwen2-tied": lambda: (Qwen2ForCausalLM, Qwen2Config(**COMMON, num_attention_heads=6, num_key_value_heads=3, tie_word_embeddings=True,
                                                          use_sliding_window=True, sliding_window=13, max_window_layers=3)),
     "qwen3-qk-norm": lambda: (Qwen3ForCausalLM, Qwen3Config(**COMMON, num_attention_heads=8, num_key_value_heads=4, head_dim=24)),
@@ -57,12 +82,21 @@ def make(name, folder, deviation=0.14, **changes):
         for parameter_name, parameter in model.named_parameters():
             if "norm" in parameter_name and parameter_name.endswith("weight"):
                 parameter.uniform_(0.5, 1.5)
+                if name.startswith("gemma"):  # times one more than that
+                    parameter.sub_(1)
+            elif parameter_name.endswith("sinks"):
+                parameter.normal_(0, 1.5)
+            elif name.startswith("gpt-oss") and parameter_name.endswith("gate_up_proj"):
+                parameter.normal_(0, 3 * deviation)  # the clamp acts
             elif "embed_positions" in parameter_name:
                 parameter.normal_(0, 1)
             elif parameter.dim() == 1 or "embed_tokens" in parameter_name or "lm_head" in parameter_name:
                 parameter.normal_(0, 0.1)
             else:
                 parameter.normal_(0, deviation)
+        for buffer_name, buffer in model.named_buffers():
+            if buffer_name.endswith("e_score_correction_bias"):
+                buffer.normal_(0, 0.2)
     # Several files with an index for some, one file for the others.
     model.save_pretrained(folder, max_shard_size="300KB" if len(name) % 2 else "5GB")
     return model

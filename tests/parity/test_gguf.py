@@ -1,7 +1,7 @@
 """Quantised weights from GGUF files: against `transformers` on the same values where activations are in fp32, and against what llama.cpp
 made of the same files where they are in int8 (tests/reference/llama_cpp_goldens.py). The files are of the tales model (llama, some of
-whose rows are not whole blocks of 256) and of random weights (qwen3 and mixtral, all of whose rows are). MOTLEY_PARITY_SHAPES names more
-shapes of bench/decode/make_model.py for the former."""
+whose rows are not whole blocks of 256) and of random weights (qwen3, mixtral and gemma3, all of whose rows are, and gpt-oss, most of whose
+are not). MOTLEY_PARITY_SHAPES names more shapes of bench/decode/make_model.py for the former."""
 
 import json
 import os
@@ -12,7 +12,8 @@ import gguf
 import numpy
 import pytest
 import torch
-from transformers import AutoModelForCausalLM, MixtralConfig, MixtralForCausalLM
+from transformers import (AutoModelForCausalLM, Glm4MoeConfig, Glm4MoeForCausalLM, MiniMaxM2Config, MiniMaxM2ForCausalLM, MixtralConfig,
+                          MixtralForCausalLM, Qwen3MoeConfig, Qwen3MoeForCausalLM)
 
 import engine
 import gguf_models
@@ -22,7 +23,8 @@ import make_model  # noqa: E402
 
 MODELS = ["tales", "small256"]
 SHAPES = MODELS + os.environ.get("MOTLEY_PARITY_SHAPES", "").split()
-CASES = [(name, kind) for name in SHAPES for kind in gguf_models.TYPES] + [("experts256", kind) for kind in ("f32", "q5_0", "q4_k")]
+CASES = [(name, kind) for name in SHAPES for kind in gguf_models.TYPES] + [
+    (name, kind) for name in ("experts256", "gpt-oss288", "gemma256") for kind in ("f32", "q5_0", "q4_k")]
 PROMPT_LENGTHS = [1, 9, 40]
 GENERATE = 8
 FP32_TOLERANCE = 1e-4
@@ -128,20 +130,41 @@ def test_with_int8_activations_it_says_what_llama_cpp_says(name, kind, model_fol
                 assert model(tokens, use_cache=False).logits[0, -1].argmax() == expected["best"][chunk, i], (chunk, i)
 
 
-@pytest.fixture(scope="module")
-def mixture(tmp_path_factory):
+ALIKE = dict(vocab_size=512, hidden_size=256, intermediate_size=256, num_hidden_layers=3, num_attention_heads=4, num_key_value_heads=2,
+             head_dim=64, num_experts_per_tok=2, max_position_embeddings=512, bos_token_id=1, eos_token_id=2)
+MIXTURES = {  # and what their files say of experts
+    "mixtral": (MixtralForCausalLM, MixtralConfig(**ALIKE, num_local_experts=5), "llama",
+                dict(expert_count=5, expert_used_count=2, feed_forward_length=256)),
+    "qwen3_moe": (Qwen3MoeForCausalLM, Qwen3MoeConfig(**ALIKE, num_experts=5, moe_intermediate_size=256, norm_topk_prob=True), "qwen3moe",
+                  dict(expert_count=5, expert_used_count=2, expert_feed_forward_length=256)),
+    "glm4_moe": (Glm4MoeForCausalLM, Glm4MoeConfig(**ALIKE, n_routed_experts=5, moe_intermediate_size=256, n_shared_experts=2,
+                                                   routed_scaling_factor=1.5, use_qk_norm=True, attention_bias=True), "glm4moe",
+                 dict(expert_count=5, expert_used_count=2, expert_feed_forward_length=256, expert_shared_count=2, expert_gating_func=2,
+                      leading_dense_block_count=1, expert_weights_scale=1.5, expert_weights_norm=True)),
+    "minimax_m2": (MiniMaxM2ForCausalLM, MiniMaxM2Config(**ALIKE, num_local_experts=5, rotary_dim=32), "minimax-m2",
+                   dict(expert_count=5, expert_used_count=2, expert_feed_forward_length=256, expert_gating_func=2)),
+}
+ROTATED = {"glm4_moe": 32, "minimax_m2": 32}  # of the 64 dimensions of a head
+
+
+@pytest.fixture(scope="module", params=MIXTURES)
+def mixture(request, tmp_path_factory):
     """All of whose rows are whole blocks of 256, with every parameter changed."""
-    folder = tmp_path_factory.mktemp("mixture") / "model"
+    folder = tmp_path_factory.mktemp("mixture") / request.param
     torch.manual_seed(3)
-    model = MixtralForCausalLM(MixtralConfig(
-        vocab_size=512, hidden_size=256, intermediate_size=256, num_hidden_layers=3, num_attention_heads=4, num_key_value_heads=2,
-        head_dim=64, num_local_experts=5, num_experts_per_tok=2, max_position_embeddings=512, bos_token_id=1, eos_token_id=2))
+    model_class, config, _, _ = MIXTURES[request.param]
+    model = model_class(config)
     with torch.no_grad():
         for name, parameter in model.named_parameters():
             if "norm" in name:
                 parameter += 0.3 * torch.randn_like(parameter)
+            elif name.endswith(".bias"):
+                parameter.normal_(0, 0.2)
             else:
                 parameter.normal_(0, 0.15 if name.endswith("mlp.gate.weight") else 0.06)
+        for name, buffer in model.named_buffers():
+            if name.endswith("e_score_correction_bias"):
+                buffer.normal_(0, 0.2)
     model.save_pretrained(folder)
     return folder
 
@@ -149,32 +172,51 @@ def mixture(tmp_path_factory):
 def test_the_experts_of_a_layer_are_one_tensor_of_a_file(mixture, tmp_path):
     file = quantise(mixture, "fp32", tmp_path / "model.gguf")
     reader = gguf.GGUFReader(file)
-    assert {key: reader.fields[f"llama.{key}"].contents() for key in ("expert_count", "expert_used_count", "feed_forward_length")} == {
-        "expert_count": 5, "expert_used_count": 2, "feed_forward_length": 256}
+    _, _, prefix, said = MIXTURES[mixture.name]
+    assert {key: reader.fields[f"{prefix}.{key}"].contents() for key in said} == said
+    assert reader.fields[f"{prefix}.rope.dimension_count"].contents() == ROTATED.get(mixture.name, 64)
     shapes = {tensor.name: tensor.shape.tolist() for tensor in reader.tensors}
     for part in ("ffn_gate_exps", "ffn_up_exps", "ffn_down_exps"):
         assert shapes[f"blk.2.{part}.weight"] == [256, 256, 5]
-    kept = AutoModelForCausalLM.from_pretrained(mixture, dtype=torch.float32)
-    for (name, expected), found in zip(kept.named_parameters(), gguf_models.dequantised(mixture, file).parameters()):
-        assert torch.equal(expected, found), name
+    kept = AutoModelForCausalLM.from_pretrained(mixture, dtype=torch.float32).state_dict()
+    found = gguf_models.dequantised(mixture, file).state_dict()
+    assert kept.keys() == found.keys()
+    for name, expected in kept.items():
+        assert torch.equal(expected, found[name]), name
 
 
-@pytest.mark.parametrize("kind", ["q8_0", "q4_k"])
+@pytest.mark.parametrize("kind", ["f32", "q8_0", "q4_k"])
 def test_quantised_experts_are_those_of_transformers(kind, mixture, tmp_path, monkeypatch):
     file = quantise(mixture, kind, tmp_path / "model.gguf")
     types = gguf_models.types_by_tensor(file)
-    assert {types[f"blk.0.{part}.weight"] for part in ("ffn_gate_exps", "ffn_up_exps", "ffn_down_exps", "attn_q")} == {kind.upper()}
-    assert types["blk.0.ffn_gate_inp.weight"] == "F32"  # a rounded router would take other experts
+    assert {types[f"blk.2.{part}.weight"] for part in ("ffn_gate_exps", "ffn_up_exps", "ffn_down_exps", "attn_q")} == {kind.upper()}
+    assert types["blk.2.ffn_gate_inp.weight"] == "F32"  # a rounded router would take other experts
     model = gguf_models.dequantised(mixture, file)
     prompts = [torch.randint(3, 512, (length,), generator=torch.Generator().manual_seed(5)).tolist() for length in PROMPT_LENGTHS]
     monkeypatch.setenv("MOTLEY_ACTIVATIONS", "fp32")
-    runs = engine.run(dict(model=str(file), weight_type="file", requests=[dict(prompt=p, generate=GENERATE) for p in prompts],
-                           layouts=[engine.chain(1, cuts=[0, 3]), engine.chain(2, 1, cuts=[0, 1, 3], shares=[[0.6, 0.4], None])],
+    runs = engine.run(dict(model=str(file), weight_type="fp32" if kind == "f32" else "file",
+                           requests=[dict(prompt=p, generate=GENERATE) for p in prompts],
+                           layouts=[engine.chain(1, cuts=[0, 3]), engine.chain(2, 1, cuts=[0, 1, 3], shares=[[0.6, 0.4], None]),
+                                    engine.chain(3, cuts=[0, 3], shares=[[0.5, 0.3, 0.2]])],
                            scripts=[dict(name="batched", together=True)]), tmp_path)
     for run, logits in runs:
         expected = engine.logits_along(model, prompts[run["request"]], run["tokens"])
         assert abs(logits - expected).max() <= FP32_TOLERANCE * expected.std(), f"{run['layout']}, request {run['request']}"
         assert expected.argmax(axis=1).tolist() == run["tokens"]
+
+
+@pytest.mark.parametrize(("changes", "said"), [
+    (dict(mlp_only_layers=[1]), "layer 1, whose FFN is dense (`mlp_only_layers`, `decoder_sparse_step`),"),
+    (dict(norm_topk_prob=False), "a router whose shares are not normalised (`norm_topk_prob`)"),
+])
+def test_what_a_file_cannot_say_is_refused(changes, said, tmp_path):
+    config = Qwen3MoeConfig(**{**ALIKE, "hidden_size": 32, "head_dim": 8, "norm_topk_prob": True, **changes}, num_experts=5,
+                            moe_intermediate_size=16)
+    Qwen3MoeForCausalLM(config).save_pretrained(tmp_path / "model")
+    run = subprocess.run([engine.BUILD / "motley", "model", "quantize", tmp_path / "model", "--type", "q8_0", "-o", tmp_path / "model.gguf"],
+                         capture_output=True, text=True)
+    assert run.returncode != 0
+    assert f"{said} cannot be written to a GGUF file" in run.stderr
 
 
 def test_rows_that_do_not_fit_get_the_types_of_llama_quantize(tmp_path):

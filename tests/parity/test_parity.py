@@ -9,7 +9,7 @@ import numpy
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
-from transformers import AutoModelForCausalLM, DynamicCache
+from transformers import AutoModelForCausalLM, DynamicCache, Gemma3Config, Gemma3ForConditionalGeneration
 
 import engine
 import models
@@ -104,7 +104,64 @@ def test_a_head_of_its_own_is_used_where_the_configuration_says_tied(tmp_path):
         assert abs(logits - rows).max() <= FP32_TOLERANCE
 
 
-@pytest.mark.parametrize("name", ["llama-gqa-llama3", "qwen3-qk-norm", "opt"])
+def test_the_clamp_of_gpt_oss_acts(tmp_path, monkeypatch):
+    model = models.make("gpt-oss", tmp_path / "model")
+    gates = []
+    experts = type(model.model.layers[0].mlp.experts)
+    apply = experts._apply_gate
+    monkeypatch.setattr(experts, "_apply_gate", lambda self, gate_up: gates.append(gate_up[..., ::2]) or apply(self, gate_up))
+    reference(model, prompts()[-1])
+    assert (torch.cat([gate.flatten() for gate in gates]) > model.config.swiglu_limit).float().mean() > 0.01
+
+
+def as_mxfp4(matrices):
+    """[..., rows, columns] as gpt-oss's files hold them: blocks, their exponents, and what these stand for."""
+    kind = gguf.GGMLQuantizationType.MXFP4
+    quantised = gguf.quantize(matrices.numpy(), kind)
+    blocks = quantised.reshape(*matrices.shape[:-1], -1, 17)
+    halves = numpy.concatenate([blocks[..., 1:] & 15, blocks[..., 1:] >> 4], axis=-1)  # in the order of the values
+    packed = halves[..., 0::2] | halves[..., 1::2] << 4
+    return torch.tensor(packed), torch.tensor(blocks[..., 0].copy()), torch.tensor(gguf.dequantize(quantised, kind))
+
+
+def test_experts_in_mxfp4_are_those_that_the_blocks_stand_for(tmp_path):
+    folder = tmp_path / "model"
+    model = models.make("gpt-oss", tmp_path / "whole")
+    model.save_pretrained(folder)
+    tensors = load_file(folder / "model.safetensors")
+    with torch.no_grad():
+        for name, parameter in model.named_parameters():
+            if name.endswith(("experts.gate_up_proj", "experts.down_proj")):
+                tensors[name + "_blocks"], tensors[name + "_scales"], values = as_mxfp4(tensors.pop(name).transpose(1, 2).contiguous())
+                parameter.copy_(values.transpose(1, 2))
+    save_file(tensors, folder / "model.safetensors", metadata={"format": "pt"})
+    config = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps(config | {"quantization_config": {"quant_method": "mxfp4"}}))
+    prompt = prompts()[2]
+    for run, logits in engine.run(dict(model=str(folder), requests=[dict(prompt=prompt, generate=GENERATE)],
+                                       layouts=[chain(1), chain(2, 3, shares=[[0.7, 0.3], None])], scripts=SCRIPTS[:1]), tmp_path):
+        assert abs(logits - engine.logits_along(model, prompt, run["tokens"])).max() <= FP32_TOLERANCE
+
+
+def test_the_language_model_of_one_that_sees_is_served(tmp_path):
+    text = models.MODELS["gemma3"]()[1]
+    vision = dict(model_type="siglip_vision_model", hidden_size=16, intermediate_size=16, num_hidden_layers=1, num_attention_heads=2,
+                  image_size=28, patch_size=14)
+    torch.manual_seed(3)
+    model = Gemma3ForConditionalGeneration(Gemma3Config(text_config=text.to_dict(), vision_config=vision, mm_tokens_per_image=4)).eval()
+    with torch.no_grad():
+        for parameter in model.model.language_model.parameters():
+            parameter.normal_(0, 0.14)
+    model.save_pretrained(tmp_path / "model")
+    prompt = prompts()[2]
+    (run, logits), = engine.run(dict(model=str(tmp_path / "model"), requests=[dict(prompt=prompt, generate=GENERATE)],
+                                     layouts=[chain(1, 1)], scripts=SCRIPTS[:1]), tmp_path)
+    rows = engine.logits_along(model, prompt, run["tokens"])
+    assert rows.std(axis=0).mean() > 100 * FP32_TOLERANCE
+    assert abs(logits - rows).max() <= FP32_TOLERANCE
+
+
+@pytest.mark.parametrize("name", ["llama-gqa-llama3", "qwen3-qk-norm", "opt", "gemma3"])
 @pytest.mark.parametrize("kv_type", ["bf16", "fp32"])
 def test_bf16_is_as_close_to_fp32_as_transformers_is(name, kv_type, tmp_path):
     exact = models.make(name, tmp_path / "model")

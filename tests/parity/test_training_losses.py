@@ -61,7 +61,7 @@ def check_weights(folder, trained):
         assert torch.allclose(value, trained.weights[name], rtol=0, atol=1e-4), name
 
 
-PLANS = [(name, seed) for name in models.MODELS for seed in range(5 if name == "mixtral" else 2)]
+PLANS = [(name, seed) for name in models.MODELS if name not in training.REFUSED for seed in range(5 if name == "mixtral" else 2)]
 
 
 @pytest.mark.parametrize("trained, seed", PLANS, indirect=["trained"])
@@ -73,6 +73,17 @@ def test_losses_and_weights_are_those_of_one_process(trained, seed, tmp_path):
     assert result.returncode == 0, result.stderr
     check_losses(metrics_of(tmp_path / "run"), trained)
     check_weights(tmp_path / "run/step-20", trained)
+
+
+@pytest.mark.parametrize("name", training.REFUSED)
+def test_what_cannot_be_trained_is_refused_with_its_layer(name, tmp_path):
+    models.make(name, tmp_path / "model")
+    config = json.loads((tmp_path / "model/config.json").read_text())
+    training.random_tokens(tmp_path / "tokens.npy", training.LENGTH * 100 + 1, 5)
+    result = training.run(MOTLEY, training.plan_of(config, ONE, BATCH), tmp_path / "model", tmp_path / "tokens.npy",
+                          tmp_path / "run", STEPS)
+    assert result.returncode != 0
+    assert f"cannot be trained: {training.REFUSED[name]}" in result.stderr
 
 
 UNLIKE = [{"share": 7 / 12, "micro_batches": 3, "stages": [stage(0, 2, boxes(0)), stage(2, 6, boxes(1, 2), tp=2, shares=[0.7, 0.3])]},
@@ -100,6 +111,14 @@ def test_weights_that_come_in_slices_change_nothing(name, tied, tmp_path):
     assert result.returncode == 0, result.stderr
     check_losses(metrics_of(tmp_path / "run"), tied)
     check_weights(tmp_path / "run/step-20", tied)
+
+
+@pytest.mark.parametrize("trained", ["qwen3-moe"], indirect=True)
+def test_routers_and_experts_stay_whole_where_other_weights_come_in_slices(trained, tmp_path):
+    replicas = [{"share": 1.0, "micro_batches": 2, "stages": [stage(0, 6, boxes(0, 1), dp=2, shard="zero3", split=3)]}]
+    result = training.run(MOTLEY, trained.plan(replicas), trained.folder, trained.data, tmp_path / "run", STEPS)
+    assert result.returncode == 0, result.stderr
+    check_losses(metrics_of(tmp_path / "run"), trained)
 
 
 # Both ends cut the table in different ways, or alike and one end alone gathers it.

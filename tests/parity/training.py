@@ -17,8 +17,10 @@ EPSILON = 1e-6
 # two experts score alike, for one token of 35,000 that are routed: smaller weights, by which sums in another order move a score by less
 # than 4e-6, and tokens whose second and third expert are never closer than 6e-5.
 SMOOTH = {"opt": dict(activation_function="gelu"), "opt-projected-post-norm": dict(activation_function="gelu"),
-          "mixtral": dict(deviation=0.05)}
-TOKENS_SEED = {"mixtral": 100}
+          **{name: dict(deviation=0.05) for name in ("mixtral", "qwen3-moe", "qwen3-moe-shares-of-all", "glm4-moe")}}
+TOKENS_SEED = {"mixtral": 100, "qwen3-moe": 104, "qwen3-moe-shares-of-all": 104, "glm4-moe": 102}
+REFUSED = {"minimax-m2": "layer 0: its norms of queries and keys are over all heads together",
+           "gpt-oss": "layer 0: its attention has sinks"}
 
 
 def parts(rng, total, count):

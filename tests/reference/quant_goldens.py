@@ -11,8 +11,8 @@ import sys
 import gguf
 import numpy as np
 
-QUANTISED = ["Q8_0", "Q4_0", "Q4_1", "Q5_0", "Q5_1"]
-TYPES = QUANTISED + ["Q4_K", "Q5_K", "Q6_K", "F16", "BF16"]
+QUANTISED = ["Q8_0", "Q4_0", "Q4_1", "Q5_0", "Q5_1", "MXFP4", "BF16"]
+TYPES = ["Q8_0", "Q4_0", "Q4_1", "Q5_0", "Q5_1", "Q4_K", "Q5_K", "Q6_K", "F16", "BF16", "MXFP4", "IQ4_NL", "IQ4_XS"]
 VALUES = 1024
 # Scales as fp16: ordinary ones, the smallest and largest numbers, subnormal ones, zeros.
 SCALES = [0x1234, 0x2E66, 0xAE66, 0x3C00, 0x0001, 0x03FF, 0x8400, 0x0400, 0x7BFF, 0xFBFF, 0x0000, 0x8000]
@@ -23,6 +23,10 @@ TWO_SCALES = {"Q4_1", "Q5_1", "Q4_K", "Q5_K"}
 def random_blocks(random, name):
     values, size = gguf.GGML_QUANT_SIZES[gguf.GGMLQuantizationType[name]]
     blocks = random.integers(0, 256, (VALUES // values, size), dtype=np.uint8)
+    if name == "MXFP4":  # a block for each exponent
+        blocks = random.integers(0, 256, (256, size), dtype=np.uint8)
+        blocks[:, 0] = np.arange(256)
+        return blocks.reshape(1, -1)
     if name in ("F16", "BF16"):  # finite ones
         bits = blocks.view(np.uint16)
         bits[(bits & 0x7C00) == 0x7C00] = 0x3C01
@@ -54,7 +58,7 @@ def main(path):
         blocks = random_blocks(random, name)
         writer.add_tensor(name, blocks, raw_shape=blocks.shape, raw_dtype=kind)
         writer.add_tensor(f"{name}.values", gguf.quants.dequantize(blocks, kind))
-        if name in QUANTISED + ["BF16"]:
+        if name in QUANTISED:
             writer.add_tensor(f"{name}.made", gguf.quants.quantize(given, kind), raw_dtype=kind)
     writer.add_tensor("F16.made", given.astype(np.float16).view(np.uint8), raw_dtype=gguf.GGMLQuantizationType.F16)
     writer.write_header_to_file()

@@ -216,6 +216,8 @@ class MotleyForm final : public ServeForm {
       terms.push_back(leaf("all-reduce", all * step_.all_reduces_s(group, step),
                            fmt::format("2 per layer, {} over {} devices",
                                        human_bytes(step_.activation_bytes(group, step.tokens)), group.degree())));
+    if (const double seconds = step_.norms_s(group, step); seconds > 0)
+      terms.push_back(leaf("norms over all heads", all * seconds, "1 all-reduce per layer"));
     double routing_s = 0, routers = 0;
     for (std::size_t kind = 0; kind < layers.size(); ++kind)
       if (const double seconds = step_.routing_s(group, kind, step); seconds > 0 && layers[kind] > 0) {

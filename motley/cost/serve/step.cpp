@@ -107,7 +107,7 @@ StepLoad StepCost::windowed(StepLoad load, double window_cached) const {
 
 double StepCost::block_s(const TensorGroup& group, std::size_t kind, const StepLoad& load) const {
   return block_time(group, kind, load).seconds() +
-         (all_reduces_s(group, load) + routing_s(group, kind, load) + layer_overhead_s(group));
+         (all_reduces_s(group, load) + norms_s(group, load) + routing_s(group, kind, load) + layer_overhead_s(group));
 }
 
 double StepCost::ends_s(const TensorGroup& group, StageEnds ends, const StepLoad& load) const {
@@ -129,6 +129,10 @@ BlockTime StepCost::block_time(const TensorGroup& group, std::size_t kind, const
 
 double StepCost::all_reduces_s(const TensorGroup& group, const StepLoad& load) const {
   return 2 * all_reduce_s(group, activation_bytes(group, load.tokens));
+}
+
+double StepCost::norms_s(const TensorGroup& group, const StepLoad& load) const {
+  return arch_.qk_norm == QkNorm::whole ? all_reduce_s(group, squares_bytes * load.tokens) : 0;
 }
 
 double StepCost::routing_s(const TensorGroup& group, std::size_t kind, const StepLoad& load) const {

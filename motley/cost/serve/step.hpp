@@ -76,6 +76,8 @@ class StepCost {
   // Their parts.
   BlockTime block_time(const TensorGroup& group, std::size_t kind, const StepLoad& load) const;  // of the slowest rank
   double all_reduces_s(const TensorGroup& group, const StepLoad& load) const;                    // both of a block
+  // Norms of queries and of keys over the heads of all ranks: one all-reduce of squares. 0: it has none.
+  double norms_s(const TensorGroup& group, const StepLoad& load) const;
   // All ranks take the experts that the first one's router chose: one all-reduce more. 0: it has none.
   double routing_s(const TensorGroup& group, std::size_t kind, const StepLoad& load) const;
   double receive_s(const TensorGroup& group, StageEnds ends, const StepLoad& load) const;
@@ -107,6 +109,7 @@ class StepCost {
 
 // What a rank reaches, of products and of attention.
 double read_bytes(const BlockWork& block, const StepLoad& load);  // of its weights, by a step
+inline constexpr double squares_bytes = 8;                        // of a token: two sums in fp32
 // Of the logits of a kind's routers. 0: it has none.
 double routing_bytes(const TensorGroup& group, std::size_t kind, double tokens);
 double effective_bandwidth(const Rank& rank);   // B/s

@@ -235,6 +235,7 @@ StageTime StepTimes::stage(const RouteChain& chain, std::size_t hop) const {
         {count, message(group.link, 2 * (n - 1), 2 * (n - 1) / n * bytes), message(group.link, 1, (n - 1) * bytes)});
   };
   add_all_reduces(2 * sum_of_layers(layers) + (first ? 1 : 0), hidden_bytes);
+  if (plan_.model.arch.qk_norm == QkNorm::whole) add_all_reduces(sum_of_layers(layers), squares_bytes);
   for (std::size_t kind = 0; kind < layers.size(); ++kind)
     if (const double bytes = routing_bytes(group, kind, 1); bytes > 0 && layers[kind] > 0)
       add_all_reduces(layers[kind], bytes);

@@ -48,6 +48,7 @@ TEST(StageTime, IsASumOverTheKindsOfItsLayers) {
   for (std::int64_t layer = 0; layer < layers; ++layer)
     kinds.push_back(layer < layers / 2 ? 0 : static_cast<std::uint16_t>(1 + layer % 2));
   plan.model.arch = with_unlike_layers(plan.model.arch, kinds);
+  plan.model.arch.qk_norm = QkNorm::whole;
   const StepTimes times(plan, {});
   const StepCost cost({}, plan.cluster, plan.model.arch);
   const RouteChain chain{0, 0, plan.routes[0].path.size()};
@@ -63,6 +64,7 @@ TEST(StageTime, IsASumOverTheKindsOfItsLayers) {
     }
     const StepLoad one{1, 500, 500, 1, 32, 32};
     EXPECT_GT(cost.block_s(group, 0, one), cost.block_s(group, 2, one)) << "a window is read";
+    EXPECT_EQ(cost.norms_s(group, one), all_reduce_s(group, 8)) << "ranks share a norm's sum";
     EXPECT_EQ(cost.routing_s(group, 0, one), 0);
     const double logits_bytes = 4.0 * static_cast<double>(plan.model.arch.kinds[1].experts.count);
     EXPECT_EQ(cost.routing_s(group, 1, one), all_reduce_s(group, logits_bytes)) << "ranks agree on the experts";

@@ -91,6 +91,7 @@ struct AttentionTask {
   std::int64_t block_tokens;
   std::int64_t window;  // keys that a query sees, itself among them; 0: all
   float scale;
+  const T* sinks = nullptr;  // [heads]; a score of each that adds to the softmax's sum alone; null: none
 };
 
 // A block of more tokens than this does not fit the kernel's tiles.

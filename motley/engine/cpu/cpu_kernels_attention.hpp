@@ -200,8 +200,9 @@ void attend(const AttentionTask<T, C>& task, std::int64_t kv_head, std::int64_t 
       for (std::int64_t i = 0; i < dim; ++i) tile.query[q * dim + i] = to_float(from[i]) * task.scale;
       tile.last[q] = task.position + row_first + (begin + q) / group + 1;
       tile.first[q] = task.window > 0 ? std::max<std::int64_t>(0, tile.last[q] - task.window) : 0;
-      tile.maximum[q] = -std::numeric_limits<float>::infinity();
-      tile.denominator[q] = 0;
+      const std::int64_t head = kv_head * group + (begin + q) % group;
+      tile.maximum[q] = task.sinks ? to_float(task.sinks[head]) : -std::numeric_limits<float>::infinity();
+      tile.denominator[q] = task.sinks ? 1 : 0;
     }
     std::fill_n(tile.total, tile.count * tile.padded_dim(), 0.0f);
     attend_tile(task, kv_head, tile);

@@ -29,8 +29,9 @@ void norm(const NormTask<T>& task, std::int64_t first, std::int64_t last) {
       squares += d * d;
     }
     const float scale = 1.0f / std::sqrt(sum(squares) / static_cast<float>(n) + task.epsilon);
+    const float more = task.kind == Norm::rms1p ? 1 : 0;
     for (std::int64_t i = 0; i < n; i += lanes) {
-      Vec value = (load_at(x + i, n - i) - mean) * scale * load_at(task.weight + i, n - i);
+      Vec value = (load_at(x + i, n - i) - mean) * scale * (load_at(task.weight + i, n - i) + more);
       if (task.bias) value += load_at(task.bias + i, n - i);
       store_at(y + i, value, n - i);
     }
@@ -56,8 +57,8 @@ void rotate(const RotaryTask<T>& task, std::int64_t first, std::int64_t last) {
   }
 }
 
-[[gnu::always_inline]] inline Vec activation_of(Activation kind, Vec x) {
-  switch (kind) {
+[[gnu::always_inline]] inline Vec activation_of(const Activation& kind, Vec x) {
+  switch (kind.kind) {
     case Activation::silu: return x / (1.0f + exponential(-x));
     case Activation::gelu_tanh: {  // tanh(u) = 1 - 2 / (e^2u + 1)
       const Vec u = 0.7978845608028654f * (x + 0.044715f * x * x * x);
@@ -68,15 +69,26 @@ void rotate(const RotaryTask<T>& task, std::int64_t first, std::int64_t last) {
       return x;
     }
     case Activation::relu: return x > splat(0) ? x : splat(0);
+    case Activation::swiglu: {
+      const Vec limit = splat(static_cast<float>(kind.limit)), least = x > limit ? limit : x;
+      return least / (1.0f + exponential(-static_cast<float>(kind.slope) * least));
+    }
   }
   return x;
+}
+
+// What the activation's value is multiplied by.
+[[gnu::always_inline]] inline Vec factor_of(const Activation& kind, Vec x) {
+  if (kind.kind != Activation::swiglu) return x;
+  const Vec limit = splat(static_cast<float>(kind.limit)), least = x > limit ? limit : x;
+  return (least < -limit ? -limit : least) + 1.0f;
 }
 
 template <class T>
 void activate(Activation kind, T* values, const T* factors, std::int64_t first, std::int64_t last) {
   for (std::int64_t i = first; i < last; i += lanes) {
     Vec value = activation_of(kind, load_at(values + i, last - i));
-    if (factors) value *= load_at(factors + i, last - i);
+    if (factors) value *= factor_of(kind, load_at(factors + i, last - i));
     store_at(values + i, value, last - i);
   }
 }

@@ -185,7 +185,7 @@ TYPED_TEST(CpuKernelsTest, LinearDoesNotDependOnTheBatch) {
 
 TYPED_TEST(CpuKernelsTest, NormsEqualTheirFormulas) {
   using T = TypeParam;
-  for (const Norm kind : {Norm::rms, Norm::layer})
+  for (const Norm kind : {Norm::rms, Norm::rms1p, Norm::layer})
     for (const std::int64_t columns : {1, 12, 16, 50, 64}) {
       const std::int64_t rows = 3;
       const auto x = random_values<T>(static_cast<std::size_t>(rows * columns), 4, 3);
@@ -205,7 +205,8 @@ TYPED_TEST(CpuKernelsTest, NormsEqualTheirFormulas) {
             square += (at(c) - mean) * (at(c) - mean) / static_cast<double>(columns);
           for (std::int64_t c = 0; c < columns; ++c) {
             const auto i = static_cast<std::size_t>(c);
-            const double expected = (at(c) - mean) / std::sqrt(square + 1e-3) * widen(weight[i]) + widen(bias[i]);
+            const double times = widen(weight[i]) + (kind == Norm::rms1p ? 1.0 : 0.0);
+            const double expected = (at(c) - mean) / std::sqrt(square + 1e-3) * times + widen(bias[i]);
             ASSERT_NEAR(widen(y[static_cast<std::size_t>(row * columns + c)]), expected,
                         2e-6 + this->rounding * (1 + std::abs(expected)));
           }
@@ -246,12 +247,13 @@ TYPED_TEST(CpuKernelsTest, RotatesPairs) {
   });
 }
 
-double activated(Activation kind, double x) {
-  switch (kind) {
+double activated(const Activation& kind, double x) {
+  switch (kind.kind) {
     case Activation::silu: return x / (1 + std::exp(-x));
     case Activation::gelu: return 0.5 * x * (1 + std::erf(x / std::sqrt(2.0)));
     case Activation::gelu_tanh: return 0.5 * x * (1 + std::tanh(std::sqrt(2 / M_PI) * (x + 0.044715 * x * x * x)));
     case Activation::relu: return std::max(x, 0.0);
+    case Activation::swiglu: return std::min(x, kind.limit) / (1 + std::exp(-kind.slope * std::min(x, kind.limit)));
   }
   return x;
 }
@@ -275,6 +277,13 @@ TYPED_TEST(CpuKernelsTest, ActivatesAndAdds) {
         ASSERT_NEAR(widen(gated[i]), product, 4e-6 + this->rounding * std::abs(product)) << i;
       }
     }
+    constexpr Activation clamped(Activation::swiglu, 0.75, 1.702);
+    std::vector<T> gated = x;
+    kernels.activate(clamped, gated.data(), factors.data(), 0, count);
+    for (std::size_t i = 0; i < x.size(); ++i) {
+      const double expected = activated(clamped, widen(x[i])) * (std::clamp(1.0 * widen(factors[i]), -0.75, 0.75) + 1);
+      ASSERT_NEAR(widen(gated[i]), expected, 2e-6 + this->rounding * std::abs(expected)) << i;
+    }
     for (const T* with : {static_cast<const T*>(nullptr), bias.data()}) {
       std::vector<T> sum = x;
       kernels.add(sum.data(), factors.data(), with, columns, 0, count);
@@ -291,6 +300,7 @@ TYPED_TEST(CpuKernelsTest, ActivatesAndAdds) {
 
 struct AttentionCase {
   std::int64_t heads, kv_heads, dim, block_tokens, window, length;
+  bool sinks = false;
 };
 
 // A token's head as a cache of C holds it, and what this stands for.
@@ -327,9 +337,11 @@ struct AttentionData {
   std::vector<C> key_cache, value_cache;
   std::vector<Fp16> key_scales, value_scales;
   std::vector<std::int32_t> blocks;
+  std::vector<T> sinks;  // of each head, or none
 
   explicit AttentionData(const AttentionCase& s) : shape(s) {
     query = random_values<T>(static_cast<std::size_t>(s.length * s.heads * s.dim), 11, 2);
+    if (s.sinks) sinks = random_values<T>(static_cast<std::size_t>(s.heads), 13, 4);
     const std::int64_t count = (s.length + s.block_tokens - 1) / s.block_tokens;
     blocks.resize(static_cast<std::size_t>(count));
     std::iota(blocks.begin(), blocks.end(), 1);  // block 0 belongs to no sequence
@@ -379,13 +391,15 @@ struct AttentionData {
             shape.dim,
             shape.block_tokens,
             shape.window,
-            0.3f};
+            0.3f,
+            sinks.empty() ? nullptr : sinks.data()};
   }
 
   double expected(std::int64_t row, std::int64_t head, std::int64_t d) const {
     const std::int64_t kv = head / (shape.heads / shape.kv_heads);
     const std::int64_t first = shape.window > 0 ? std::max<std::int64_t>(0, row + 1 - shape.window) : 0;
     double numerator = 0, denominator = 0;
+    if (!sinks.empty()) denominator = std::exp(1.0 * widen(sinks[static_cast<std::size_t>(head)]));
     for (std::int64_t t = first; t <= row; ++t) {
       double score = 0;
       for (std::int64_t i = 0; i < shape.dim; ++i)
@@ -434,9 +448,9 @@ void check_attention(const CpuKernels<T>& kernels, const AttentionCase& shape, d
 
 TYPED_TEST(CpuKernelsTest, AttentionEqualsTheFormulaHoweverItIsChunked) {
   const std::vector<AttentionCase> cases = {
-      {4, 2, 16, 16, 0, 150}, {6, 1, 32, 16, 0, 40}, {3, 3, 8, 4, 0, 30},   {4, 4, 20, 16, 5, 90},
-      {12, 1, 16, 32, 0, 70}, {2, 1, 64, 1, 9, 25},  {2, 2, 16, 24, 0, 75}, {5, 1, 48, 128, 100, 200},
-      {4, 2, 64, 16, 0, 150}, {3, 3, 96, 24, 7, 80},
+      {4, 2, 16, 16, 0, 150}, {6, 1, 32, 16, 0, 40}, {3, 3, 8, 4, 0, 30},         {4, 4, 20, 16, 5, 90},
+      {12, 1, 16, 32, 0, 70}, {2, 1, 64, 1, 9, 25},  {2, 2, 16, 24, 0, 75},       {5, 1, 48, 128, 100, 200},
+      {4, 2, 64, 16, 0, 150}, {3, 3, 96, 24, 7, 80}, {6, 2, 64, 16, 0, 90, true}, {8, 1, 20, 4, 9, 70, true},
   };
   this->for_each_set([&](const CpuKernels<TypeParam>& kernels) {
     for (const AttentionCase& shape : cases) {

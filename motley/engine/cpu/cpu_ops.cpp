@@ -7,6 +7,7 @@
 #include <cmath>
 #include <cstddef>
 #include <initializer_list>
+#include <numeric>
 #include <span>
 #include <type_traits>
 #include <vector>
@@ -23,13 +24,19 @@ namespace {
 using at::Tensor;
 
 // Cosines and sines for positions [T]: [T][2][pairs], until the next call by this thread. Each layer of a step asks for
-// the same, and those of the last call are kept.
+// the same, by one of a few rules, and those of the last calls are kept.
 const float* waves_of(const Tensor& positions, const RotaryFrequencies& frequencies) {
-  thread_local struct {
+  struct Waves {
     std::vector<std::int64_t> positions;
     RotaryFrequencies frequencies;
     std::vector<float> waves;
-  } last;
+  };
+  constexpr std::size_t most_kept = 4;
+  thread_local std::array<Waves, most_kept> kept;
+  thread_local std::size_t next = 0;
+  auto found = std::ranges::find(kept, frequencies, &Waves::frequencies);
+  if (found == kept.end()) found = kept.begin() + static_cast<std::ptrdiff_t>(next++ % most_kept);
+  Waves& last = *found;
   const std::span<const std::int64_t> asked{positions.const_data_ptr<std::int64_t>(),
                                             static_cast<std::size_t>(positions.numel())};
   if (std::ranges::equal(asked, last.positions) && frequencies == last.frequencies) return last.waves.data();
@@ -80,28 +87,42 @@ void run_attend(Tensor& out, const Tensor& query, const LayerCache& cache, const
       attend({data_of<T>(query) + offset, mutable_data_of<T>(out) + offset, data_of<C>(cache.keys),
               data_of<C>(cache.values), data_of<Fp16>(cache.key_scales), data_of<Fp16>(cache.value_scales),
               rows.blocks.data(), rows.position, rows.count, query.size(1), kv_heads, query.size(2),
-              cache.block_tokens(), shape.window, static_cast<float>(shape.scale)},
+              cache.block_tokens(), shape.window, static_cast<float>(shape.scale), data_of<T>(shape.sinks)},
              part.kv_head, part.first, part.last);
     }
   });
 }
 
-// Of `count` logits the `active` largest, of equal ones the first, in their order; and their softmax.
-void route_row(const float* logits, std::int64_t count, std::int64_t active, std::int64_t* ids, float* shares) {
+// values = their softmax.
+void softmax(std::span<float> values) {
+  const float highest = std::ranges::max(values);
+  float sum = 0;
+  for (float& value : values) sum += value = std::exp(value - highest);
+  for (float& value : values) value /= sum;
+}
+
+// As Ops::route(), of one row.
+void route_row(std::span<const float> scores, const float* selection_bias, const Experts& experts, std::int64_t* ids,
+               std::span<float> shares) {
+  thread_local std::vector<float> compared;
   thread_local std::vector<bool> taken;
-  taken.assign(static_cast<std::size_t>(count), false);
-  float highest = 0, sum = 0;
-  for (std::int64_t i = 0; i < active; ++i) {
-    std::int64_t best = -1;
-    for (std::int64_t expert = 0; expert < count; ++expert)
-      if (!taken[static_cast<std::size_t>(expert)] && (best < 0 || logits[expert] > logits[best])) best = expert;
-    taken[static_cast<std::size_t>(best)] = true;
-    if (i == 0) highest = logits[best];
-    ids[i] = best;
+  compared.assign(scores.begin(), scores.end());
+  taken.assign(scores.size(), false);
+  for (std::size_t i = 0; selection_bias != nullptr && i < compared.size(); ++i) compared[i] += selection_bias[i];
+  for (std::int64_t i = 0; i < experts.active; ++i) {
+    std::size_t best = compared.size();
+    for (std::size_t expert = 0; expert < compared.size(); ++expert)
+      if (!taken[expert] && (best == compared.size() || compared[expert] > compared[best])) best = expert;
+    taken[best] = true;
+    ids[i] = static_cast<std::int64_t>(best);
   }
-  std::sort(ids, ids + active);
-  for (std::int64_t i = 0; i < active; ++i) sum += shares[i] = std::exp(logits[ids[i]] - highest);
-  for (std::int64_t i = 0; i < active; ++i) shares[i] /= sum;
+  std::sort(ids, ids + experts.active);
+  for (std::size_t i = 0; i < shares.size(); ++i) shares[i] = scores[static_cast<std::size_t>(ids[i])];
+  const RouterRule& rule = experts.router;
+  if (rule.score == RouterScore::softmax_of_chosen) softmax(shares);
+  float divisor = 1;
+  if (rule.normalise) divisor = std::accumulate(shares.begin(), shares.end(), 0.0F) + static_cast<float>(rule.epsilon);
+  for (float& share : shares) share = share / divisor * static_cast<float>(rule.factor);
 }
 
 class CpuOps final : public Ops {
@@ -127,12 +148,28 @@ class CpuOps final : public Ops {
     multiply(products, input);
   }
 
-  void route(Tensor& ids, Tensor& shares, const Tensor& logits, std::int64_t active) const override {
-    MOTLEY_CHECK(logits.scalar_type() == at::kFloat && logits.stride(1) == 1 && ids.stride(1) == 1);
-    for (std::int64_t row = 0; row < logits.size(0); ++row)
-      route_row(data_of<float>(logits) + row * logits.stride(0), logits.size(1), active,
-                mutable_data_of<std::int64_t>(ids) + row * ids.stride(0),
-                mutable_data_of<float>(shares) + row * shares.stride(0));
+  // Value by value: a vector's tail may round unlike its body, and a token's scores may not depend on its row.
+  void score(RouterScore kind, Tensor& logits) const override {
+    if (kind == RouterScore::softmax_of_chosen) return;
+    MOTLEY_CHECK(logits.scalar_type() == at::kFloat && logits.is_contiguous());
+    const auto count = static_cast<std::size_t>(logits.size(1));
+    for (std::int64_t row = 0; row < logits.size(0); ++row) {
+      const std::span values(mutable_data_of<float>(logits) + row * logits.stride(0), count);
+      if (kind == RouterScore::softmax)
+        softmax(values);
+      else
+        for (float& value : values) value = 1 / (1 + std::exp(-value));
+    }
+  }
+
+  void route(Tensor& ids, Tensor& shares, const Tensor& scores, const Tensor& selection_bias,
+             const Experts& experts) const override {
+    MOTLEY_CHECK(scores.scalar_type() == at::kFloat && scores.stride(1) == 1 && ids.stride(1) == 1);
+    const float* const bias = selection_bias.defined() ? data_of<float>(selection_bias) : nullptr;
+    for (std::int64_t row = 0; row < scores.size(0); ++row)
+      route_row({data_of<float>(scores) + row * scores.stride(0), static_cast<std::size_t>(scores.size(1))}, bias,
+                experts, mutable_data_of<std::int64_t>(ids) + row * ids.stride(0),
+                {mutable_data_of<float>(shares) + row * shares.stride(0), static_cast<std::size_t>(experts.active)});
   }
 
   void mix_experts(Activation kind, Tensor& out, Tensor& gates, Tensor& others, const Tensor& input, const Tensor& ids,

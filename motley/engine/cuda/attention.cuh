@@ -214,8 +214,15 @@ __global__ void __launch_bounds__(attend_threads, attend_blocks_of<C, G, B>()) a
     query[i] = x * task.scale * 1.44269504f;  // weights are powers of two
   }
   if (thread < G) {
+    // The sink counts in one of the splits.
+    const bool sink = task.sinks != nullptr && split == 0 && thread < heads_here;
+    const int head = kv_head * group + tile * G + thread;
     maxima[thread] = -INFINITY;
-    totals[thread] = 0;
+    if (sink)
+      maxima[thread] =
+          1.44269504f * (task.element == Element::fp32 ? static_cast<const float*>(task.sinks)[head]
+                                                       : to_float(static_cast<const Bf16*>(task.sinks)[head]));
+    totals[thread] = sink ? 1 : 0;
   }
 
   const Range range = range_of(task, row, split);

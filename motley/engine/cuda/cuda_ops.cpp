@@ -35,14 +35,28 @@ cuda::Element element_of(const Tensor& tensor) {
 const void* data(const Tensor& tensor) { return tensor.defined() ? tensor.const_data_ptr() : nullptr; }
 void* mutable_data(const Tensor& tensor) { return tensor.defined() ? tensor.mutable_data_ptr() : nullptr; }
 
-cuda::ActivationKind kind_of(Activation kind) {
+cuda::NormKind kind_of(Norm kind) {
   switch (kind) {
+    case Norm::rms: return cuda::NormKind::rms;
+    case Norm::rms1p: return cuda::NormKind::rms1p;
+    case Norm::layer: break;
+  }
+  return cuda::NormKind::layer;
+}
+
+cuda::ActivationKind kind_of(const Activation& activation) {
+  switch (activation.kind) {
     case Activation::silu: return cuda::ActivationKind::silu;
     case Activation::gelu: return cuda::ActivationKind::gelu;
     case Activation::gelu_tanh: return cuda::ActivationKind::gelu_tanh;
+    case Activation::swiglu: return cuda::ActivationKind::swiglu;
     case Activation::relu: break;
   }
   return cuda::ActivationKind::relu;
+}
+
+cuda::ActivationRule rule_of(const Activation& activation) {
+  return {kind_of(activation), static_cast<float>(activation.limit), static_cast<float>(activation.slope)};
 }
 
 cuda::WeightKind kind_of(DType type) {
@@ -311,7 +325,7 @@ void CudaOps::gated(Activation kind, Tensor& out, Tensor& other, const Tensor& i
     return Ops::gated(kind, out, other, input, gate, up);
   cuda::ProductTask task{};
   task.then = cuda::Then::gate;
-  task.activation = kind_of(kind);
+  task.activation = rule_of(kind);
   task.out_element = element_of(out);
   task.matrices = 2;
   task.matrix[0] = matrix_of(gate.weight);
@@ -344,16 +358,33 @@ void CudaOps::add_linear(Tensor& sum, Tensor& product, const Tensor& input, cons
 
 // ---- experts ----
 
-void CudaOps::route(Tensor& ids, Tensor& shares, const Tensor& logits, std::int64_t active) const {
-  if (logits.scalar_type() != at::kFloat || active > cuda::most_active) {
-    kernels_alone_ = false;
-    return Ops::route(ids, shares, logits, active);
-  }
-  MOTLEY_CHECK(logits.is_contiguous() && ids.is_contiguous() && shares.is_contiguous());
-  check(kernels_.route({.logits = logits.const_data_ptr<float>(),
+void CudaOps::score(RouterScore kind, Tensor& logits) const {
+  if (kind == RouterScore::softmax_of_chosen) return;
+  MOTLEY_CHECK(logits.scalar_type() == at::kFloat && logits.is_contiguous());
+  check(kernels_.score({.kind = kind == RouterScore::softmax ? cuda::ScoreKind::softmax : cuda::ScoreKind::sigmoid,
+                        .values = logits.mutable_data_ptr<float>(),
                         .rows = logits.size(0),
-                        .experts = static_cast<std::int32_t>(logits.size(1)),
-                        .active = static_cast<std::int32_t>(active),
+                        .columns = static_cast<std::int32_t>(logits.size(1))},
+                       device_.stream()),
+        "scoring experts");
+}
+
+void CudaOps::route(Tensor& ids, Tensor& shares, const Tensor& scores, const Tensor& selection_bias,
+                    const Experts& experts) const {
+  if (scores.scalar_type() != at::kFloat || experts.active > cuda::most_active) {
+    kernels_alone_ = false;
+    return Ops::route(ids, shares, scores, selection_bias, experts);
+  }
+  MOTLEY_CHECK(scores.is_contiguous() && ids.is_contiguous() && shares.is_contiguous());
+  const RouterRule& rule = experts.router;
+  check(kernels_.route({.scores = scores.const_data_ptr<float>(),
+                        .selection_bias = selection_bias.defined() ? selection_bias.const_data_ptr<float>() : nullptr,
+                        .rows = scores.size(0),
+                        .experts = static_cast<std::int32_t>(scores.size(1)),
+                        .active = static_cast<std::int32_t>(experts.active),
+                        .softmax = rule.score == RouterScore::softmax_of_chosen ? 1 : 0,
+                        .epsilon = rule.normalise ? static_cast<float>(rule.epsilon) : -1.0F,
+                        .factor = static_cast<float>(rule.factor),
                         .ids = ids.mutable_data_ptr<std::int64_t>(),
                         .shares = shares.mutable_data_ptr<float>()},
                        device_.stream()),
@@ -363,8 +394,7 @@ void CudaOps::route(Tensor& ids, Tensor& shares, const Tensor& logits, std::int6
 // Whether there are kernels for the products of these experts with the rows of a step, each by its own.
 bool CudaOps::takes(const ExpertWeights& experts, const Tensor& input, const Tensor& gates) const {
   const auto alike_all = [](const std::vector<LinearWeights>& all, const WeightMatrix& weight) {
-    return std::ranges::all_of(
-        all, [&](const LinearWeights& one) { return alike(one.weight, weight) && !one.bias.defined(); });
+    return std::ranges::all_of(all, [&](const LinearWeights& one) { return alike(one.weight, weight); });
   };
   const WeightMatrix &gate = experts.gate.front().weight, &down = experts.down.front().weight;
   return std::ssize(experts.down) <= cuda::most_experts && alike_all(experts.gate, gate) &&
@@ -383,13 +413,14 @@ void CudaOps::mix_experts(Activation kind, Tensor& out, Tensor& gates, Tensor& o
                                    const Tensor& from, Tensor& to) {
     cuda::ExpertsTask task{.product = {},
                            .values = {},
+                           .biases = {},
                            .experts = static_cast<std::int32_t>(experts.down.size()),
                            .active = static_cast<std::int32_t>(ids.size(1)),
                            .ids = ids.const_data_ptr<std::int64_t>(),
                            .shares = shares.const_data_ptr<float>()};
     cuda::ProductTask& product = task.product;
     product.then = then;
-    product.activation = kind_of(kind);
+    product.activation = rule_of(kind);
     product.out_element = element_of(to);
     product.out[0] = mutable_data(to);
     product.out_stride[0] = to.stride(0);
@@ -398,6 +429,7 @@ void CudaOps::mix_experts(Activation kind, Tensor& out, Tensor& gates, Tensor& o
       product.matrix[i] = matrix_of(of_experts->front().weight);
       std::ranges::transform(*of_experts, task.values[i],
                              [](const LinearWeights& one) { return data(one.weight.values); });
+      std::ranges::transform(*of_experts, task.biases[i], [](const LinearWeights& one) { return data(one.bias); });
     }
     take_input(product, from, (*matrices.begin())->front().weight);
     check(kernels_.experts(task, device_.stream()), "multiplying by experts");
@@ -412,7 +444,7 @@ void CudaOps::norm(Norm kind, Tensor& out, const Tensor& input, const NormWeight
   MOTLEY_CHECK(input.is_contiguous() && out.is_contiguous());
   const std::int64_t columns = input.size(-1);
   if (input.numel() == 0) return;
-  check(kernels_.norm({.kind = kind == Norm::layer ? cuda::NormKind::layer : cuda::NormKind::rms,
+  check(kernels_.norm({.kind = kind_of(kind),
                        .element = element_of(input),
                        .input = data(input),
                        .out = mutable_data(out),
@@ -426,19 +458,17 @@ void CudaOps::norm(Norm kind, Tensor& out, const Tensor& input, const NormWeight
 }
 
 const float* CudaOps::on_device(const RotaryFrequencies& frequencies) const {
-  if (frequencies_ != frequencies.inverse_frequencies) {
-    forget_records();
-    frequencies_ = frequencies.inverse_frequencies;
-    device_frequencies_ = at::tensor(frequencies_, at::kFloat).to(device_.place());
-  }
-  return device_frequencies_.const_data_ptr<float>();
+  Tensor& there = frequencies_[frequencies.inverse_frequencies];
+  if (!there.defined()) there = at::tensor(frequencies.inverse_frequencies, at::kFloat).to(device_.place());
+  return there.const_data_ptr<float>();
 }
 
 void CudaOps::rotate_heads(Tensor& query, Tensor& key, const HeadRotation& turn) const {
   MOTLEY_CHECK(query.is_contiguous() && key.is_contiguous());
   if (query.size(0) == 0 || (turn.frequencies == nullptr && !turn.query_norm.weight.defined())) return;
   const bool rotates = turn.frequencies != nullptr;
-  check(kernels_.heads({.element = element_of(query),
+  check(kernels_.heads({.kind = kind_of(turn.norm),
+                        .element = element_of(query),
                         .query = mutable_data(query),
                         .key = mutable_data(key),
                         .query_norm = data(turn.query_norm.weight),
@@ -464,7 +494,7 @@ void CudaOps::rotate(Tensor& heads, const Tensor& positions, const RotaryFrequen
 void CudaOps::activate(Activation kind, Tensor& values, const Tensor& factors) const {
   MOTLEY_CHECK(values.is_contiguous());
   if (values.numel() == 0) return;
-  check(kernels_.activate({.kind = kind_of(kind),
+  check(kernels_.activate({.rule = rule_of(kind),
                            .element = element_of(values),
                            .values = mutable_data(values),
                            .factors = data(factors),
@@ -537,7 +567,12 @@ void CudaOps::attend_by_flash(Tensor& out, const Tensor& query, const cuda::Cach
   const auto results = at::_flash_attention_forward(
       query.narrow(0, rows.first_row, rows.count).unsqueeze(0), keys, values, {}, {}, rows.count, end,
       /*dropout_p=*/0.0, /*is_causal=*/true, /*return_debug_mask=*/false, shape.scale, before, after);
-  out.narrow(0, rows.first_row, rows.count).copy_(std::get<0>(results).squeeze(0));
+  Tensor attended = std::get<0>(results).squeeze(0);
+  if (shape.sinks.defined()) {  // what is left of the weights where the sink has its part: of sums, their logarithms
+    const Tensor left = at::sigmoid(std::get<1>(results).squeeze(0) - shape.sinks.to(at::kFloat).unsqueeze(1));
+    attended = attended * left.t().unsqueeze(2);
+  }
+  out.narrow(0, rows.first_row, rows.count).copy_(attended);
 }
 
 void CudaOps::attend_rows(Tensor& out, const Tensor& query, const cuda::CacheView& cache, std::int64_t first,
@@ -554,6 +589,7 @@ void CudaOps::attend_rows(Tensor& out, const Tensor& query, const cuda::CacheVie
                          .at = rows_view(first, count),
                          .window = static_cast<std::int32_t>(shape.window),
                          .scale = static_cast<float>(shape.scale),
+                         .sinks = data(shape.sinks),
                          .splits = static_cast<std::int32_t>(splits),
                          .partial = static_cast<float*>(partial)},
                         device_.stream()),

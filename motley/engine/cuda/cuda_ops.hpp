@@ -31,7 +31,9 @@ class CudaOps final : public Ops {
              const LinearWeights& up) const override;
   void add_linear(at::Tensor& sum, at::Tensor& product, const at::Tensor& input,
                   const LinearWeights& linear_weights) const override;
-  void route(at::Tensor& ids, at::Tensor& shares, const at::Tensor& logits, std::int64_t active) const override;
+  void score(RouterScore kind, at::Tensor& logits) const override;
+  void route(at::Tensor& ids, at::Tensor& shares, const at::Tensor& scores, const at::Tensor& selection_bias,
+             const Experts& experts) const override;
   void mix_experts(Activation kind, at::Tensor& out, at::Tensor& gates, at::Tensor& others, const at::Tensor& input,
                    const at::Tensor& ids, const at::Tensor& shares, const ExpertWeights& experts) const override;
   void norm(Norm kind, at::Tensor& out, const at::Tensor& input, const NormWeights& weights,
@@ -80,8 +82,7 @@ class CudaOps final : public Ops {
   mutable at::Tensor positions_;
   mutable at::Tensor host_draws_, draws_;  // int32
   mutable at::Tensor product_scratch_, partial_scratch_, expanded_;
-  mutable std::vector<float> frequencies_;
-  mutable at::Tensor device_frequencies_;
+  mutable std::map<std::vector<float>, at::Tensor> frequencies_;  // of each of the model's rotary rules, on the device
   mutable std::map<std::int64_t, Record> records_;
   mutable bool kernels_alone_ = true;  // of what runs for the first time
   mutable bool records_ok_ = true;

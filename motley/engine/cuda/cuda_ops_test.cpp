@@ -65,7 +65,7 @@ class CudaOpsTest : public ::testing::Test {
 
 TEST_F(CudaOpsTest, Norms) {
   for (int i = 0; i < 600; ++i) {
-    const auto kind = one_of({Norm::rms, Norm::layer});
+    const auto kind = one_of({Norm::rms, Norm::rms1p, Norm::layer});
     const std::int64_t columns = i % 100 == 0 ? pick(4096, 5000) : pick(1, 300);
     const auto of = type();
     const Tensor x = at::randn({pick(1, 3), columns}).to(of);
@@ -86,7 +86,8 @@ TEST_F(CudaOpsTest, Heads) {
     const bool norms = pick(0, 1) == 1, rotates = !norms || pick(0, 1) == 1;
     const NormWeights query_norm{norms ? at::randn({dim}).to(of) : Tensor(), {}};
     const NormWeights key_norm{norms ? at::randn({dim}).to(of) : Tensor(), {}};
-    const HeadRotation turn{query_norm, key_norm, 1e-6, positions, rotates ? &frequencies : nullptr};
+    const HeadRotation turn{one_of({Norm::rms, Norm::rms1p}), query_norm, key_norm, 1e-6, positions,
+                            rotates ? &frequencies : nullptr};
     Tensor query = at::randn({tokens, heads, dim}).to(of), key = at::randn({tokens, kv_heads, dim}).to(of);
     Tensor other_query = query.clone(), other_key = key.clone();
     ops_.rotate_heads(query, key, turn);
@@ -102,9 +103,10 @@ TEST_F(CudaOpsTest, ActivationsSumsAndLookUps) {
     const std::int64_t rows = pick(1, 4), columns = pick(1, 200);
     const Tensor values = at::randn({rows, columns}).to(of), factors = at::randn({rows, columns}).to(of);
     const Tensor bias = pick(0, 1) ? at::randn({columns}).to(of) : Tensor();
-    const auto kind = one_of({Activation::silu, Activation::gelu, Activation::gelu_tanh, Activation::relu});
+    const auto kind = one_of<Activation>({Activation::silu, Activation::gelu, Activation::gelu_tanh, Activation::relu,
+                                          Activation(Activation::swiglu, 0.7, 1.702)});
     Tensor one = values.clone(), other = values.clone();
-    ops_.activate(kind, one, pick(0, 1) ? factors : Tensor());
+    ops_.activate(Activation::relu, one, pick(0, 1) ? factors : Tensor());
     one = values.clone();
     ops_.activate(kind, one, factors);
     others_.activate(kind, other, factors);
@@ -139,8 +141,9 @@ TEST_F(CudaOpsTest, ProductsOfPlainWeights) {
 
     const LinearWeights gate = weights(pick(1, 30)), up = {{at::randn_like(gate.weight.values)}, {}};
     Tensor out = at::empty({rows, gate.weight.values.size(0)}, of), other_out = out.clone(), between = out.clone();
-    ops_.gated(Activation::silu, out, between, x, gate, up);
-    others_.gated(Activation::silu, other_out, between, x, gate, up);
+    const auto kind = one_of<Activation>({Activation::silu, Activation(Activation::swiglu, 0.7, 1.702)});
+    ops_.gated(kind, out, between, x, gate, up);
+    others_.gated(kind, other_out, between, x, gate, up);
     expect_close(out, other_out);
     ops_.add_linear(out, between, x, gate);
     others_.add_linear(other_out, between, x, gate);
@@ -198,20 +201,33 @@ TEST_F(CudaOpsTest, RoutesAndMixesExperts) {
       ops_.prepare((own.*matrices).back().weight);
     };
     for (std::int64_t expert = 0; expert < count; ++expert) {
-      add(&ExpertWeights::gate, gate, columns, hidden, false);
-      add(&ExpertWeights::up, up, columns, hidden, false);
-      add(&ExpertWeights::down, down, hidden, columns, i % 7 == 0);
+      add(&ExpertWeights::gate, gate, columns, hidden, i % 3 == 0);
+      add(&ExpertWeights::up, up, columns, hidden, i % 3 == 0);
+      add(&ExpertWeights::down, down, hidden, columns, i % 3 == 0);
     }
-    const Tensor input = at::randn({tokens, hidden}).to(of), logits = at::randn({tokens, count});
+    const Experts rule{
+        .count = count,
+        .active = active,
+        .router = {.score = one_of({RouterScore::softmax_of_chosen, RouterScore::softmax, RouterScore::sigmoid}),
+                   .normalise = one_of({false, true}),
+                   .factor = one_of({1.0, 2.5})}};
+    const Tensor input = at::randn({tokens, hidden}).to(of),
+                 selection_bias = one_of({false, true}) ? at::randn({count}) : Tensor();
+    Tensor scores = at::randn({tokens, count}), other_scores = scores.clone();
     Tensor ids = at::empty({tokens, active}, at::kLong), other_ids = ids.clone(), shares = at::empty({tokens, active}),
            other_shares = shares.clone(), gates = at::empty({tokens * active, columns}, of), others = gates.clone(),
            out = at::empty_like(input), other_out = out.clone();
-    ops_.route(ids, shares, logits, active);
-    others_.route(other_ids, other_shares, logits, active);
+    ops_.score(rule.router.score, scores);
+    others_.score(rule.router.score, other_scores);
+    expect_close(scores, other_scores);
+    other_scores = scores;  // they are rounded unlike
+    ops_.route(ids, shares, scores, selection_bias, rule);
+    others_.route(other_ids, other_shares, other_scores, selection_bias, rule);
     ASSERT_TRUE(ids.equal(other_ids));
     expect_close(shares, other_shares);
-    ops_.mix_experts(Activation::silu, out, gates, others, input, ids, shares, own);
-    others_.mix_experts(Activation::silu, other_out, gates, others, input, ids, shares, generic);
+    const auto kind = one_of<Activation>({Activation::silu, Activation(Activation::swiglu, 0.7, 1.702)});
+    ops_.mix_experts(kind, out, gates, others, input, ids, shares, own);
+    others_.mix_experts(kind, other_out, gates, others, input, ids, shares, generic);
     if (rounded)
       ASSERT_LE((out - other_out).abs().max().item<float>(), 0.1 * other_out.to(at::kFloat).std().item<float>());
     else
@@ -246,7 +262,9 @@ TEST_F(CudaOpsTest, CacheAndAttention) {
       for (std::int64_t b = 0; b < blocks_each; ++b)
         all[s].blocks.push_back(
             static_cast<std::int32_t>(order[s * static_cast<std::size_t>(blocks_each) + static_cast<std::size_t>(b)]));
-    const AttentionShape attention{.window = one_of<std::int64_t>({0, 0, 3, 20}), .scale = 0.3};
+    const AttentionShape attention{.window = one_of<std::int64_t>({0, 0, 3, 20}),
+                                   .scale = 0.3,
+                                   .sinks = pick(0, 1) ? at::randn({heads}).to(of) : Tensor()};
     for (int step = 0; step < 2; ++step) {
       std::vector<SequenceRows> sequences;
       std::vector<Tensor> positions;
@@ -410,7 +428,7 @@ TEST(CudaRecords, AStepWithExpertsIsReplayed) {
     Tensor ids = at::empty({tokens, active}, at::kLong), shares = at::empty({tokens, active}),
            gates = at::empty({tokens * active, width}), others = gates.clone(), out = at::empty_like(input);
     const auto step = [&](const Ops& by) {
-      by.route(ids, shares, logits, active);
+      by.route(ids, shares, logits, {}, {.count = count, .active = active});
       by.mix_experts(Activation::silu, out, gates, others, input, ids, shares, experts);
     };
     for (int turn = 0; turn < 4; ++turn) {

@@ -10,9 +10,34 @@ namespace motley::cuda {
 
 constexpr int tokens_of_block = 4;
 
-// Ascends with the logit, and of equal ones descends with the expert: no two of a row are the same.
-__device__ inline std::uint64_t rank_of(float logit, int expert) {
-  const unsigned bits = __float_as_uint(logit + 0.0f);  // -0 is 0
+// A warp for each token.
+__global__ void __launch_bounds__(tokens_of_block* warp_lanes) score_kernel(const ScoreTask task) {
+  let_next_begin();
+  wait_for_previous();
+  const int lane = static_cast<int>(threadIdx.x) % warp_lanes;
+  const std::int64_t token = static_cast<std::int64_t>(blockIdx.x) * tokens_of_block + threadIdx.x / warp_lanes;
+  if (token >= task.rows) return;
+  float* const values = task.values + token * task.columns;
+  if (task.kind == ScoreKind::sigmoid) {
+    for (int i = lane; i < task.columns; i += warp_lanes) values[i] = 1.0f / (1.0f + expf(-values[i]));
+    return;
+  }
+  float largest = values[0], sum = 0;
+  for (int i = lane; i < task.columns; i += warp_lanes) largest = fmaxf(largest, values[i]);
+  largest = warp_maximum(largest);
+  for (int i = lane; i < task.columns; i += warp_lanes) sum += values[i] = expf(values[i] - largest);
+  sum = warp_sum(sum);
+  for (int i = lane; i < task.columns; i += warp_lanes) values[i] /= sum;
+}
+
+inline int score(const ScoreTask& task, void* stream) {
+  return launch(score_kernel, dim3(blocks_for(task.rows, tokens_of_block)), tokens_of_block * warp_lanes, 0, stream,
+                task);
+}
+
+// Ascends with the score, and of equal ones descends with the expert: no two of a row are the same.
+__device__ inline std::uint64_t rank_of(float score, int expert) {
+  const unsigned bits = __float_as_uint(score + 0.0f);  // -0 is 0
   const unsigned ascending = bits >> 31 != 0 ? ~bits : bits | 0x80000000u;
   return static_cast<std::uint64_t>(ascending) << 32 | (0x7fffffffu - static_cast<unsigned>(expert));
 }
@@ -20,20 +45,21 @@ __device__ inline int expert_of(std::uint64_t rank) {
   return static_cast<int>(0x7fffffffu - static_cast<unsigned>(rank & 0xffffffffu));
 }
 
-// A warp for each token, whose lane i keeps the choice that comes i-th by its logit.
+// A warp for each token, whose lane i keeps the choice that comes i-th.
 __global__ void __launch_bounds__(tokens_of_block* warp_lanes) route_kernel(const RouteTask task) {
   let_next_begin();
   wait_for_previous();
   const int lane = static_cast<int>(threadIdx.x) % warp_lanes;
   const std::int64_t token = static_cast<std::int64_t>(blockIdx.x) * tokens_of_block + threadIdx.x / warp_lanes;
   if (token >= task.rows) return;
-  const float* const logits = task.logits + token * task.experts;
+  const float* const scores = task.scores + token * task.experts;
   std::uint64_t last = ~std::uint64_t{0};
   int own = 0;
   for (int choice = 0; choice < task.active; ++choice) {
     std::uint64_t next = 0;
     for (int expert = lane; expert < task.experts; expert += warp_lanes) {
-      const std::uint64_t rank = rank_of(logits[expert], expert);
+      const float bias = task.selection_bias != nullptr ? task.selection_bias[expert] : 0.0f;
+      const std::uint64_t rank = rank_of(scores[expert] + bias, expert);
       if (rank < last && rank > next) next = rank;
     }
     for (int mask = warp_lanes / 2; mask > 0; mask /= 2) {
@@ -44,15 +70,19 @@ __global__ void __launch_bounds__(tokens_of_block* warp_lanes) route_kernel(cons
     if (lane == choice) own = expert_of(next);
   }
   const bool chosen = lane < task.active;
-  const float largest = logits[__shfl_sync(whole_warp, own, 0)];
-  const float weight = chosen ? expf(logits[own] - largest) : 0.0f;
-  const float sum = warp_sum(weight);
+  float share = chosen ? scores[own] : 0.0f;
+  if (task.softmax != 0) {
+    const float largest = warp_maximum(chosen ? share : -INFINITY);
+    share = chosen ? expf(share - largest) : 0.0f;
+    share /= warp_sum(share);
+  }
+  if (task.epsilon >= 0) share /= warp_sum(share) + task.epsilon;
   int place = 0;
   for (int other = 0; other < task.active; ++other)
     if (__shfl_sync(whole_warp, own, other) < own) ++place;
   if (!chosen) return;
   task.ids[token * task.active + place] = own;
-  task.shares[token * task.active + place] = weight / sum;
+  task.shares[token * task.active + place] = share * task.factor;
 }
 
 inline int route(const RouteTask& task, void* stream) {
@@ -94,6 +124,11 @@ __global__ void __launch_bounds__(product_threads) multiply_experts(const Expert
     }
     float products[2][1] = {};
     of_weights.add(product, lines, from, products);
+#pragma unroll
+    for (int i = 0; i < 2; ++i)
+      if (const void* bias = task.biases[lines[i].matrix][task.ids[place]];
+          bias != nullptr && lines[i].exists && threadIdx.x % warp_lanes == 0)
+        products[i][0] += value_at(product.element, bias, lines[i].output);
     const float share = gate ? 1.0f : task.shares[place];
 #pragma unroll
     for (int i = 0; i < 2; ++i) sums[i] += share * products[i][0];

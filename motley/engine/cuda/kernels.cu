@@ -165,6 +165,7 @@ constexpr Kernels kernels = {
     .draw = draw,
     .product = product,
     .product_scratch_bytes = product_scratch_bytes,
+    .score = score,
     .route = route,
     .experts = experts,
     .expand = expand,

@@ -9,11 +9,16 @@
 namespace motley::cuda {
 
 // Raised with every change of this file: a library of another number is refused.
-inline constexpr std::int32_t kernels_version = 4;
+inline constexpr std::int32_t kernels_version = 6;
 
 enum class Element : std::int32_t { fp32, bf16, int8 };
-enum class NormKind : std::int32_t { rms, layer };
-enum class ActivationKind : std::int32_t { silu, gelu, gelu_tanh, relu };
+enum class NormKind : std::int32_t { rms, rms1p, layer };  // rms1p: times one more than the weights
+enum class ActivationKind : std::int32_t { silu, gelu, gelu_tanh, relu, swiglu };
+// Of swiglu: min(x, limit) sigmoid(slope x), and what it is multiplied by is clamp(f, -limit, limit) + 1.
+struct ActivationRule {
+  ActivationKind kind;
+  float limit, slope;
+};
 
 // out [rows, columns] = norm(input) * weight + bias, in fp32 inside; in place where out is input. bias may be null.
 struct NormTask {
@@ -27,10 +32,11 @@ struct NormTask {
   float epsilon;
 };
 
-// Heads of queries [T, heads, head_dim] and keys [T, kv_heads, head_dim], in place: an RMS norm of each head where its
+// Heads of queries [T, heads, head_dim] and keys [T, kv_heads, head_dim], in place: a norm of each head where its
 // weight is not null, then rotary positions where pairs > 0 (element i turns with element i + pairs, by the angle
 // float(position) * inverse_frequencies[i]; cosine and sine times amplitude; all in fp32).
 struct HeadsTask {
+  NormKind kind;  // not layer
   Element element;
   void* query;
   void* key;
@@ -46,7 +52,7 @@ struct HeadsTask {
 
 // values [count] = activation(values) * factors; factors may be null.
 struct ActivateTask {
-  ActivationKind kind;
+  ActivationRule rule;
   Element element;
   void* values;
   const void* factors;
@@ -103,9 +109,10 @@ struct WriteTask {
 };
 
 // Each row of query [T, heads, head_dim] attends to its sequence's cached keys up to and with its own position, of
-// `window` keys at most where window > 0: out, of the query's shape. Each row's keys are divided over `splits` (1 to
-// 32) blocks of threads; with more than one, `partial` holds fp32 [T, heads, splits, head_dim + 2]. The number of
-// splits changes speed, and results by rounding only.
+// `window` keys at most where window > 0: out, of the query's shape. A head's sink is a score that adds to the sum of
+// its weights alone. Each row's keys are divided over `splits` (1 to 32) blocks of threads; with more than one,
+// `partial` holds fp32 [T, heads, splits, head_dim + 2]. The number of splits changes speed, and results by rounding
+// only.
 struct AttendTask {
   Element element;
   const void* query;
@@ -115,6 +122,7 @@ struct AttendTask {
   RowsView at;
   std::int32_t window;
   float scale;
+  const void* sinks;  // [heads], of `element`; may be null
   std::int32_t splits;
   float* partial;
 };
@@ -175,16 +183,30 @@ struct ProductTask {
   std::int64_t input_stride;
   std::int64_t rows;
   Then then;
-  ActivationKind activation;
+  ActivationRule activation;
   void* scratch;  // quantised kinds: bytes of product_scratch_bytes()
 };
 
-// Of each row of logits [rows, experts] the `active` largest, of equal ones those of the lower expert: ids and shares
-// [rows, active] by ascending expert, the shares the softmax of these logits.
+// Each row of values [rows, columns] becomes its softmax, or of each value its sigmoid.
+enum class ScoreKind : std::int32_t { softmax, sigmoid };
+struct ScoreTask {
+  ScoreKind kind;
+  float* values;
+  std::int64_t rows;
+  std::int32_t columns;
+};
+
+// Of each row of scores [rows, experts] the `active` largest with what `selection_bias` [experts] adds, of equal ones
+// those of the lower expert: ids and shares [rows, active] by ascending expert. Shares are made of the scores without
+// the bias: their softmax, or they themselves; then divided by their sum and `epsilon` where that is not negative;
+// times `factor`.
 struct RouteTask {
-  const float* logits;
+  const float* scores;
+  const float* selection_bias;  // may be null
   std::int64_t rows;
   std::int32_t experts, active;  // active: at most most_active
+  std::int32_t softmax;          // 0 or 1
+  float epsilon, factor;
   std::int64_t* ids;
   float* shares;
 };
@@ -196,8 +218,9 @@ inline constexpr std::int32_t most_active = 32;
 // in the order of its ids.
 inline constexpr std::int32_t most_experts = 256;
 struct ExpertsTask {
-  ProductTask product;                  // whose matrices are those of any expert, but for their values; without a bias
+  ProductTask product;  // whose matrices are those of any expert, but for their values; its own biases are null
   const void* values[2][most_experts];  // of matrix i of each expert
+  const void* biases[2][most_experts];  // alike; may be null
   std::int32_t experts, active;
   const std::int64_t* ids;
   const float* shares;
@@ -234,6 +257,7 @@ struct Kernels {
   int (*draw)(const DrawTask&, void* stream);
   int (*product)(const ProductTask&, void* stream);
   std::int64_t (*product_scratch_bytes)(std::int64_t rows, std::int64_t inputs);
+  int (*score)(const ScoreTask&, void* stream);
   int (*route)(const RouteTask&, void* stream);
   int (*experts)(const ExpertsTask&, void* stream);
   int (*expand)(const ExpandTask&, void* stream);

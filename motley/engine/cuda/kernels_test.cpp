@@ -21,9 +21,11 @@ TEST(CudaKernels, Norm) {
     const auto rows = static_cast<std::size_t>(between(1, 3)), columns = static_cast<std::size_t>(random_columns());
     Array<T> input(rows * columns), other(rows * columns), weight(columns), bias(columns);
     const Array<T> before = input;
-    const bool in_place = one_in(2), layer = one_in(2), biased = one_in(2);
+    const bool in_place = one_in(2), layer = one_in(2), biased = one_in(2), one_more = !layer && one_in(2);
     Array<T>& out = in_place ? input : other;
-    ASSERT_EQ(0, norm({.kind = layer ? NormKind::layer : NormKind::rms,
+    ASSERT_EQ(0, norm({.kind = layer      ? NormKind::layer
+                               : one_more ? NormKind::rms1p
+                                          : NormKind::rms,
                        .element = element_of<T>,
                        .input = input.data(),
                        .out = out.data(),
@@ -40,7 +42,7 @@ TEST(CudaKernels, Norm) {
       for (std::size_t i = 0; i < columns; ++i)
         squares += std::pow(before.at(row * columns + i) - mean, 2) / static_cast<double>(columns);
       for (std::size_t i = 0; i < columns; ++i) {
-        const double x = (before.at(row * columns + i) - mean) / std::sqrt(squares + 1e-3) * weight.at(i);
+        const double x = (before.at(row * columns + i) - mean) / std::sqrt(squares + 1e-3) * (weight.at(i) + one_more);
         ASSERT_NO_FATAL_FAILURE(expect_close(x + (biased ? bias.at(i) : 0), out.data()[row * columns + i], 4));
       }
     }
@@ -55,12 +57,13 @@ TEST(CudaKernels, Heads) {
     Array<T> query(size(heads_count)), key(size(kv_heads));
     const Array<T> query_before = query, key_before = key;
     const Array<T> query_norm(static_cast<std::size_t>(head_dim)), key_norm(static_cast<std::size_t>(head_dim));
-    const bool normed = one_in(2);
+    const bool normed = one_in(2), one_more = one_in(2);
     std::vector<float> frequencies(static_cast<std::size_t>(pairs));
     for (float& x : frequencies) x = std::abs(random_float());
     std::vector<std::int64_t> positions(static_cast<std::size_t>(rows));
     for (std::int64_t& x : positions) x = between(0, one_in(10) ? 1000000 : 4000);
-    ASSERT_EQ(0, heads({.element = element_of<T>,
+    ASSERT_EQ(0, heads({.kind = one_more ? NormKind::rms1p : NormKind::rms,
+                        .element = element_of<T>,
                         .query = query.data(),
                         .key = key.data(),
                         .query_norm = normed ? query_norm.data() : nullptr,
@@ -84,7 +87,8 @@ TEST(CudaKernels, Heads) {
           x[i] = before.at(first + i);
           squares += x[i] * x[i] / head_dim;
         }
-        for (std::size_t i = 0; normed && i < x.size(); ++i) x[i] *= weight.at(i) / std::sqrt(squares + 1e-3);
+        for (std::size_t i = 0; normed && i < x.size(); ++i)
+          x[i] *= (weight.at(i) + one_more) / std::sqrt(squares + 1e-3);
         const auto half = static_cast<std::size_t>(pairs);
         for (std::size_t i = 0; i < half; ++i) {
           const float angle =
@@ -109,9 +113,9 @@ TEST(CudaKernels, Activate) {
     const auto count = static_cast<std::size_t>(random_columns());
     Array<T> values(count);
     const Array<T> before = values, factors(count);
-    const auto kind = static_cast<ActivationKind>(between(0, 3));
-    const bool gated = one_in(2);
-    ASSERT_EQ(0, activate({.kind = kind,
+    const ActivationRule rule = random_rule();
+    const bool gated = rule.kind == ActivationKind::swiglu || one_in(2);
+    ASSERT_EQ(0, activate({.rule = rule,
                            .element = element_of<T>,
                            .values = values.data(),
                            .factors = gated ? factors.data() : nullptr,
@@ -119,8 +123,8 @@ TEST(CudaKernels, Activate) {
                           nullptr));
     for (std::size_t i = 0; i < count; ++i) {
       const double x = before.at(i);
-      const double y = activated(kind, x);
-      ASSERT_NO_FATAL_FAILURE(expect_close(gated ? y * factors.at(i) : y, values.data()[i]));
+      const double y = activated(rule, x);
+      ASSERT_NO_FATAL_FAILURE(expect_close(gated ? y * times(rule, factors.at(i)) : y, values.data()[i]));
     }
   });
 }
@@ -310,7 +314,8 @@ void check_attention() {
   const auto rows = positions.size();
   const int window = one_in(3) ? between(1, 200) : 0, splits = one_in(2) ? 1 : between(2, 6);
   const auto row_size = static_cast<std::size_t>(heads_count * dims);
-  const Array<T> query(rows * row_size);
+  const Array<T> query(rows * row_size), sinks(static_cast<std::size_t>(heads_count));
+  const bool has_sinks = one_in(2);
   Array<T> out(rows * row_size);
   std::vector<float> partial(rows * static_cast<std::size_t>(heads_count * splits * (dims + 2)), not_a_number);
   ASSERT_EQ(0, attend({.element = element_of<T>,
@@ -321,6 +326,7 @@ void check_attention() {
                        .at = cache.rows(positions, sequences),
                        .window = window,
                        .scale = 0.3f,
+                       .sinks = has_sinks ? sinks.data() : nullptr,
                        .splits = splits,
                        .partial = splits > 1 ? partial.data() : nullptr},
                       nullptr));
@@ -333,7 +339,8 @@ void check_attention() {
       const int first = window > 0 ? std::max(0, last - window + 1) : 0;
       const std::size_t at = row * row_size + static_cast<std::size_t>(head * dims);
       std::vector<double> weights;
-      double largest = -infinity, total = 0;
+      const double sink = has_sinks ? sinks.at(static_cast<std::size_t>(head)) : -infinity;
+      double largest = sink, total = 0;
       for (int token = first; token <= last; ++token) {
         double score = 0;
         const float* key = cache.key(sequence, token, head / group);
@@ -343,6 +350,7 @@ void check_attention() {
         largest = std::max(largest, weights.back());
       }
       for (double& weight : weights) total += weight = std::exp(weight - largest);
+      total += std::exp(sink - largest);
       std::vector<double> expected(static_cast<std::size_t>(dims));
       for (int token = first; token <= last; ++token) {
         const double weight = weights[static_cast<std::size_t>(token - first)] / total;

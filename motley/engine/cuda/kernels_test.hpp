@@ -82,15 +82,26 @@ inline int random_columns() {
   return one_in(2) ? between(1, 40) * 8 : between(1, 300);
 }
 
-inline double activated(ActivationKind kind, double x) {
-  switch (kind) {
+inline double activated(const ActivationRule& rule, double x) {
+  switch (rule.kind) {
     case ActivationKind::silu: return x / (1 + std::exp(-x));
     case ActivationKind::gelu: return x / 2 * (1 + std::erf(x / std::sqrt(2.0)));
     case ActivationKind::gelu_tanh:
       return x / 2 * (1 + std::tanh(std::sqrt(2 / 3.14159265358979) * (x + 0.044715 * x * x * x)));
+    case ActivationKind::swiglu: {
+      const double least = std::min(x, 1.0 * rule.limit);
+      return least / (1 + std::exp(-rule.slope * least));
+    }
     case ActivationKind::relu: break;
   }
   return std::max(x, 0.0);
 }
+
+// What the activation's value is multiplied by.
+inline double times(const ActivationRule& rule, double x) {
+  return rule.kind == ActivationKind::swiglu ? std::clamp(x, -1.0 * rule.limit, 1.0 * rule.limit) + 1 : x;
+}
+
+inline ActivationRule random_rule() { return {static_cast<ActivationKind>(between(0, 4)), 0.75f, 1.702f}; }
 
 }  // namespace motley::cuda

@@ -62,7 +62,8 @@ __device__ inline float with_bias(const ProductTask& task, int matrix, std::int6
 
 __device__ inline void finish_gated(const ProductTask& task, std::int64_t output, int row, float gate, float let) {
   put_at(task.out_element, task.out[0], row * task.out_stride[0] + output,
-         activation(task.activation, with_bias(task, 0, output, gate)) * with_bias(task, 1, output, let));
+         activation(task.activation, with_bias(task, 0, output, gate)) *
+             factor_of(task.activation, with_bias(task, 1, output, let)));
 }
 
 __device__ inline void finish_one(const ProductTask& task, int matrix, std::int64_t output, int row, float sum) {

@@ -112,7 +112,7 @@ void check_quantised_product(ProductFunction multiply, bool same_element) {
                    .input_stride = stride,
                    .rows = rows,
                    .then = then,
-                   .activation = static_cast<ActivationKind>(between(0, 3)),
+                   .activation = random_rule(),
                    .scratch = scratch.data()};
   std::vector<Array<T>> biases, outs;
   std::vector<Array<float>> float_outs;
@@ -158,7 +158,7 @@ void check_quantised_product(ProductFunction multiply, bool same_element) {
           double other_magnitude = 1;
           const double other = product(1, row, output, other_magnitude);
           magnitude *= other_magnitude;
-          expected = activated(task.activation, expected) * other;
+          expected = activated(task.activation, expected) * times(task.activation, other);
         }
         if (then == Then::add) expected += before.at(at);
         ASSERT_NO_FATAL_FAILURE(expect_close(expected, out.data()[at], magnitude)) << row << " " << output;
@@ -197,25 +197,65 @@ std::vector<std::int64_t> largest_of(const float* logits, std::int64_t experts, 
   return order;
 }
 
+TEST(CudaKernels, Score) {
+  for (int i = 0; i < 200 && !testing::Test::HasFatalFailure(); ++i) {
+    const int columns = between(1, 300), rows = between(1, 9);
+    const auto kind = one_in(2) ? ScoreKind::softmax : ScoreKind::sigmoid;
+    Array<float> values(static_cast<std::size_t>(rows * columns));
+    const Array<float> before = values;
+    ASSERT_EQ(0, score({kind, values.data(), rows, columns}, nullptr));
+    for (int row = 0; row < rows; ++row) {
+      double sum = 0;
+      for (int j = 0; j < columns; ++j) sum += std::exp(before.at(static_cast<std::size_t>(row * columns + j)));
+      for (int j = 0; j < columns; ++j) {
+        const auto at = static_cast<std::size_t>(row * columns + j);
+        const double e = std::exp(before.at(at));
+        ASSERT_NO_FATAL_FAILURE(expect_close(kind == ScoreKind::softmax ? e / sum : e / (1 + e), values.data()[at]));
+      }
+    }
+  }
+}
+
 TEST(CudaKernels, Route) {
   for (int i = 0; i < 2000 && !testing::Test::HasFatalFailure(); ++i) {
     const int experts = one_in(2) ? between(1, 256) : between(1, 12), rows = between(1, 9);
     const int active = between(1, std::min(experts, one_in(10) ? most_active : 16));
-    Array<float> logits(static_cast<std::size_t>(rows * experts));
-    if (one_in(2))  // ties, also of zeros of unlike signs
-      for (float& x : logits) x = static_cast<float>(between(-2, 2)) * (one_in(2) ? 1.0f : -1.0f);
+    Array<float> scores(static_cast<std::size_t>(rows * experts)), bias(static_cast<std::size_t>(experts));
+    if (one_in(2)) {  // ties, also of zeros of unlike signs
+      for (float& x : scores) x = static_cast<float>(between(-2, 2)) * (one_in(2) ? 1.0f : -1.0f);
+      for (float& x : bias) x = static_cast<float>(between(-2, 2));
+    }
+    const bool biased = one_in(2), softmax = one_in(2), normalised = one_in(2);
+    const double epsilon = normalised ? 0.5 : -1.0, factor = one_in(2) ? 2.5 : 1.0;
+    if (normalised && !softmax)  // as scores are, so that sums stay away from 0
+      for (float& x : scores) x = std::abs(x);
     std::vector<std::int64_t> ids(static_cast<std::size_t>(rows * active), -1);
     std::vector<float> shares(ids.size());
-    ASSERT_EQ(0, route({logits.data(), rows, experts, active, ids.data(), shares.data()}, nullptr));
+    ASSERT_EQ(0, route({.scores = scores.data(),
+                        .selection_bias = biased ? bias.data() : nullptr,
+                        .rows = rows,
+                        .experts = experts,
+                        .active = active,
+                        .softmax = softmax ? 1 : 0,
+                        .epsilon = static_cast<float>(epsilon),
+                        .factor = static_cast<float>(factor),
+                        .ids = ids.data(),
+                        .shares = shares.data()},
+                       nullptr));
     for (int row = 0; row < rows; ++row) {
-      const float* const of_row = logits.data() + row * experts;
-      const std::vector<std::int64_t> expected = largest_of(of_row, experts, active);
-      double sum = 0;
-      for (const std::int64_t expert : expected) sum += std::exp(static_cast<double>(of_row[expert]));
+      const float* const of_row = scores.data() + row * experts;
+      std::vector<float> compared(of_row, of_row + experts);
+      for (std::size_t j = 0; biased && j < compared.size(); ++j) compared[j] += bias.data()[j];
+      const std::vector<std::int64_t> expected = largest_of(compared.data(), experts, active);
+      std::vector<double> of_chosen;
+      for (const std::int64_t expert : expected)
+        of_chosen.push_back(softmax ? std::exp(static_cast<double>(of_row[expert])) : of_row[expert]);
+      const double sum = std::accumulate(of_chosen.begin(), of_chosen.end(), 0.0);
+      const double divisor = (softmax ? sum : 1.0) * (normalised ? (softmax ? 1.0 : sum) + epsilon : 1.0);
       for (std::size_t j = 0; j < expected.size(); ++j) {
         const std::size_t at = static_cast<std::size_t>(row * active) + j;
         ASSERT_EQ(expected[j], ids[at]) << experts << " " << active;
-        ASSERT_NO_FATAL_FAILURE(expect_close(std::exp(static_cast<double>(of_row[expected[j]])) / sum, shares[at]));
+        ASSERT_NO_FATAL_FAILURE(expect_close(of_chosen[j] / divisor * factor, shares[at]));
       }
     }
   }
@@ -226,7 +266,17 @@ TEST(CudaKernels, RouteOfNoNumbers) {
   const std::vector<float> logits = {not_a_number, 1, -not_a_number, not_a_number, -not_a_number};
   std::vector<std::int64_t> ids(5, -1);
   std::vector<float> shares(5);
-  ASSERT_EQ(0, route({logits.data(), 1, 5, 5, ids.data(), shares.data()}, nullptr));
+  ASSERT_EQ(0, route({.scores = logits.data(),
+                      .selection_bias = nullptr,
+                      .rows = 1,
+                      .experts = 5,
+                      .active = 5,
+                      .softmax = 1,
+                      .epsilon = -1,
+                      .factor = 1,
+                      .ids = ids.data(),
+                      .shares = shares.data()},
+                     nullptr));
   EXPECT_EQ(ids, (std::vector<std::int64_t>{0, 1, 2, 3, 4}));
 }
 
@@ -300,16 +350,22 @@ void check_experts(bool gate) {
                                .input_stride = stride,
                                .rows = rows,
                                .then = gate ? Then::gate : Then::store,
-                               .activation = static_cast<ActivationKind>(between(0, 3)),
+                               .activation = random_rule(),
                                .scratch = scratch.data()},
                    .values = {},
+                   .biases = {},
                    .experts = experts,
                    .active = active,
                    .ids = ids.data(),
                    .shares = shares.data()};
+  std::vector<std::vector<Array<T>>> biases(weights.size());  // of each matrix and expert, or none
+  const bool biased = one_in(2);
   for (std::size_t i = 0; i < weights.size(); ++i) {
     task.product.matrix[i] = weights[i].matrix();
     weights[i].list(task.values[i]);
+    for (int expert = 0; biased && expert < experts; ++expert)
+      biases[i].emplace_back(static_cast<std::size_t>(outputs));
+    for (std::size_t expert = 0; expert < biases[i].size(); ++expert) task.biases[i][expert] = biases[i][expert].data();
   }
   ASSERT_EQ(0, ::motley::cuda::experts(task, nullptr));
 
@@ -320,6 +376,7 @@ void check_experts(bool gate) {
       sum += term;
       magnitude += std::abs(term);
     }
+    if (biased) sum += biases[i][static_cast<std::size_t>(ids[place])].at(static_cast<std::size_t>(output));
     return sum;
   };
   for (std::int64_t row = 0; row < out_rows; ++row)
@@ -333,8 +390,9 @@ void check_experts(bool gate) {
       if (gate) {
         double other_magnitude = 1;
         const auto place = static_cast<std::size_t>(row);
-        expected = activated(task.product.activation, product(0, place, row / active, output, magnitude)) *
-                   product(1, place, row / active, output, other_magnitude);
+        const ActivationRule& rule = task.product.activation;
+        expected = activated(rule, product(0, place, row / active, output, magnitude)) *
+                   times(rule, product(1, place, row / active, output, other_magnitude));
         magnitude *= other_magnitude;
       } else {
         for (std::int64_t place = row * active; place < (row + 1) * active; ++place) {

@@ -59,11 +59,12 @@ __global__ void __launch_bounds__(1024) norm_kernel(NormTask task) {
     }
   });
   const float factor = rsqrtf(block_sum(squares, parts[1]) / columns + task.epsilon);
+  const float more = task.kind == NormKind::rms1p ? 1.0f : 0.0f;
   for_packs([&](int at, const Pack<T, N>& x) {
     const Pack<T, N> w = load_pack<N>(weight + at);
     Pack<T, N> result;
     float y[N];
-    for (int i = 0; i < N; ++i) y[i] = (to_float(x.of[i]) - mean) * factor * to_float(w.of[i]);
+    for (int i = 0; i < N; ++i) y[i] = (to_float(x.of[i]) - mean) * factor * (to_float(w.of[i]) + more);
     if (bias != nullptr) {
       const Pack<T, N> b = load_pack<N>(bias + at);
       for (int i = 0; i < N; ++i) y[i] += to_float(b.of[i]);
@@ -103,13 +104,14 @@ __global__ void __launch_bounds__(heads_of_block* warp_lanes) heads_kernel(Heads
                   : static_cast<T*>(task.key) + (row * task.kv_heads + head - task.heads) * task.head_dim;
   const auto* weight = static_cast<const T*>(of_query ? task.query_norm : task.key_norm);
   float factor = 1;
+  const float more = task.kind == NormKind::rms1p ? 1.0f : 0.0f;
   if (weight != nullptr) {
     float squares = 0;
     for (int i = lane; i < task.head_dim; i += warp_lanes) squares += to_float(x[i]) * to_float(x[i]);
     factor = rsqrtf(warp_sum(squares) / static_cast<float>(task.head_dim) + task.epsilon);
   }
   const auto normed = [&](int i) {
-    return weight == nullptr ? to_float(x[i]) : to_float(x[i]) * factor * to_float(weight[i]);
+    return weight == nullptr ? to_float(x[i]) : to_float(x[i]) * factor * (to_float(weight[i]) + more);
   };
   const float position = task.pairs > 0 ? static_cast<float>(task.positions[row]) : 0;
   for (int i = lane; i < task.pairs; i += warp_lanes) {
@@ -132,14 +134,23 @@ inline int heads(const HeadsTask& task, void* stream) {
   });
 }
 
-__device__ __forceinline__ float activation(ActivationKind kind, float x) {
-  switch (kind) {
+__device__ __forceinline__ float activation(const ActivationRule& rule, float x) {
+  switch (rule.kind) {
     case ActivationKind::silu: return x / (1 + expf(-x));
     case ActivationKind::gelu: return 0.5f * x * (1 + erff(x * 0.70710678f));
     case ActivationKind::gelu_tanh: return 0.5f * x * (1 + tanhf(0.79788456f * (x + 0.044715f * x * x * x)));
     case ActivationKind::relu: return fmaxf(x, 0.0f);
+    case ActivationKind::swiglu: {
+      const float least = fminf(x, rule.limit);
+      return least / (1 + expf(-rule.slope * least));
+    }
   }
   return x;
+}
+
+// What the activation's value is multiplied by.
+__device__ __forceinline__ float factor_of(const ActivationRule& rule, float x) {
+  return rule.kind == ActivationKind::swiglu ? fminf(fmaxf(x, -rule.limit), rule.limit) + 1 : x;
 }
 
 constexpr int elementwise_threads = 256;
@@ -154,10 +165,10 @@ __global__ void __launch_bounds__(elementwise_threads) activate_kernel(ActivateT
   const auto* factors = static_cast<const T*>(task.factors);
   Pack<T, N> x = load_pack<N>(values);
   float y[N];
-  for (int i = 0; i < N; ++i) y[i] = activation(task.kind, to_float(x.of[i]));
+  for (int i = 0; i < N; ++i) y[i] = activation(task.rule, to_float(x.of[i]));
   if (factors != nullptr) {
     const Pack<T, N> f = load_pack<N>(factors + at);
-    for (int i = 0; i < N; ++i) y[i] *= to_float(f.of[i]);
+    for (int i = 0; i < N; ++i) y[i] *= factor_of(task.rule, to_float(f.of[i]));
   }
   for (int i = 0; i < N; ++i) x.of[i] = from_float<T>(y[i]);
   store_pack<N>(values, x);

@@ -14,11 +14,24 @@ Tensor rows_of(const Tensor& buffer, std::int64_t rows) {
 
 }  // namespace
 
-void Ops::route(Tensor& ids, Tensor& shares, const Tensor& logits, std::int64_t active) const {
+void Ops::score(RouterScore kind, Tensor& logits) const {
+  if (kind == RouterScore::softmax_of_chosen) return;
   const Tensor wide = logits.scalar_type() == at::kDouble ? logits : logits.to(at::kFloat);
-  const Tensor order = std::get<1>(wide.detach().sort(/*stable=*/true, -1, /*descending=*/true)).narrow(1, 0, active);
+  logits = kind == RouterScore::softmax ? at::softmax(wide, -1) : at::sigmoid(wide);
+}
+
+void Ops::route(Tensor& ids, Tensor& shares, const Tensor& scores, const Tensor& selection_bias,
+                const Experts& experts) const {
+  const RouterRule& rule = experts.router;
+  const Tensor wide = scores.scalar_type() == at::kDouble ? scores : scores.to(at::kFloat);
+  const Tensor compared = selection_bias.defined() ? wide.detach() + selection_bias.detach() : wide.detach();
+  const Tensor order =
+      std::get<1>(compared.sort(/*stable=*/true, -1, /*descending=*/true)).narrow(1, 0, experts.active);
   const Tensor chosen = std::get<0>(order.sort(-1));
-  const Tensor weights = at::softmax(wide.gather(1, chosen), -1);
+  Tensor weights = wide.gather(1, chosen);
+  if (rule.score == RouterScore::softmax_of_chosen) weights = at::softmax(weights, -1);
+  if (rule.normalise) weights = weights / (weights.sum(-1, true) + rule.epsilon);
+  if (rule.factor != 1) weights = weights * rule.factor;
   if (ids.defined()) {
     ids.copy_(chosen);
     shares.copy_(weights);

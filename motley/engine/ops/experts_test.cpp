@@ -3,8 +3,11 @@
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
 #include <cstdlib>
+#include <functional>
+#include <numeric>
 #include <string>
 #include <vector>
 
@@ -31,7 +34,7 @@ void expect_route(const Ops& ops, const ComputeDevice& device) {
                                     -9.0F, 5.0F, -9.0F, -7.0F, 7.0F})
                             .view({3, experts_of_mixture});
   Tensor ids = device.empty({3, 2}, at::kLong), shares = device.empty({3, 2}, at::kFloat);
-  ops.route(ids, shares, logits.to(device.place()), 2);
+  ops.route(ids, shares, logits.to(device.place()), {}, {.count = experts_of_mixture, .active = 2});
   EXPECT_TRUE(ids.cpu().equal(at::tensor({1, 3, 0, 1, 1, 4}, at::kLong).view({3, 2}))) << ids.cpu();
   const float less = 1 / (1 + std::exp(2.0F));
   const Tensor expected = at::tensor({0.5F, 0.5F, 0.5F, 0.5F, less, 1 - less}).view({3, 2});
@@ -46,10 +49,89 @@ TEST(Route, TakesTheLargestAndOfEqualOnesTheFirst) {
 TEST(Route, IsInFp32WhateverTheTypes) {
   const Tensor logits = at::tensor({1.0F, 1.00390625F, 2.0F}).view({1, 3}).to(at::kBFloat16);  // 1 + 2^-8 becomes 1
   Tensor ids, shares;
-  differentiable_ops().route(ids, shares, logits, 2);
+  differentiable_ops().route(ids, shares, logits, {}, {.count = 3, .active = 2});
   EXPECT_TRUE(ids.equal(at::tensor({0, 2}, at::kLong).view({1, 2})));
   EXPECT_EQ(shares.scalar_type(), at::kFloat);
   EXPECT_NEAR(shares[0][0].item<float>(), 1 / (1 + std::exp(1.0F)), 1e-7);
+}
+
+struct RoutedRow {
+  std::vector<std::int64_t> ids;
+  std::vector<double> shares;
+};
+
+// By sorting, in fp64, of scores that exist.
+RoutedRow plainly_routed(const Tensor& scores, const Tensor& selection_bias, const Experts& experts) {
+  std::vector<std::int64_t> order(static_cast<std::size_t>(experts.count));
+  std::iota(order.begin(), order.end(), 0);
+  const auto compared = [&](std::int64_t expert) {
+    const float bias = selection_bias.defined() ? selection_bias[expert].item<float>() : 0.0F;
+    return scores[expert].item<float>() + bias;
+  };
+  std::ranges::stable_sort(order, std::ranges::greater(), compared);
+  order.resize(static_cast<std::size_t>(experts.active));
+  std::ranges::sort(order);
+  RoutedRow row{.ids = order, .shares = {}};
+  for (const std::int64_t expert : order) row.shares.push_back(scores[expert].item<double>());
+  const auto divide = [&](double epsilon) {
+    const double sum = std::accumulate(row.shares.begin(), row.shares.end(), epsilon);
+    for (double& share : row.shares) share /= sum;
+  };
+  if (experts.router.score == RouterScore::softmax_of_chosen) {
+    for (double& share : row.shares) share = std::exp(share);
+    divide(0);
+  }
+  if (experts.router.normalise) divide(experts.router.epsilon);
+  for (double& share : row.shares) share *= experts.router.factor;
+  return row;
+}
+
+// Logits of few values, so that many are equal: all devices take the same experts of the same scores, whatever else is
+// in the step.
+void expect_rule(const RouterRule& rule, bool biased) {
+  const Experts experts{.count = 16, .active = 4, .router = rule};
+  const Tensor logits = at::randint(-3, 4, {40, experts.count}).to(at::kFloat) * 0.5;
+  const Tensor bias = biased ? at::randint(-2, 3, {experts.count}).to(at::kFloat) * 0.25 : Tensor();
+  Tensor scores = logits.clone();
+  generic_ops().score(rule.score, scores);
+  std::vector<RoutedRow> expected;
+  for (std::int64_t row = 0; row < logits.size(0); ++row)
+    expected.push_back(plainly_routed(scores[row], bias, experts));
+  const auto check = [&](const Ops& ops, const ComputeDevice& device) {
+    Tensor own = logits.to(device.place()).clone();
+    ops.score(rule.score, own);
+    EXPECT_TRUE(at::allclose(own.cpu(), scores, 1e-6, 1e-7));
+    const Tensor own_bias = biased ? bias.to(device.place()) : Tensor(), same = scores.to(device.place());
+    for (const std::int64_t first : {0, 39}) {
+      const std::int64_t rows = logits.size(0) - first;
+      Tensor ids = device.empty({rows, experts.active}, at::kLong),
+             shares = device.empty({rows, experts.active}, at::kFloat);
+      ops.route(ids, shares, same.narrow(0, first, rows), own_bias, experts);
+      for (std::int64_t row = 0; row < rows; ++row)
+        for (std::int64_t i = 0; i < experts.active; ++i) {
+          const RoutedRow& of = expected[static_cast<std::size_t>(first + row)];
+          ASSERT_EQ(ids[row][i].item<std::int64_t>(), of.ids[static_cast<std::size_t>(i)]) << first + row;
+          ASSERT_NEAR(shares[row][i].item<double>(), of.shares[static_cast<std::size_t>(i)], 1e-6) << first + row;
+        }
+    }
+  };
+  for (const Ops* ops : {&cpu_ops(), &generic_ops(), &differentiable_ops()}) check(*ops, cpu_device());
+  check(*apart_device().make_ops(), apart_device());
+}
+
+TEST(Route, FollowsEachRule) {
+  at::manual_seed(11);
+  for (const RouterScore score : {RouterScore::softmax_of_chosen, RouterScore::softmax, RouterScore::sigmoid})
+    for (const bool biased : {false, true})
+      for (const bool normalise : {false, true}) {
+        SCOPED_TRACE(fmt::format("score {}, bias {}, normalised {}", static_cast<int>(score), biased, normalise));
+        expect_rule({.score = score,
+                     .selection_bias = biased,
+                     .normalise = normalise,
+                     .epsilon = normalise ? 1e-20 : 0,
+                     .factor = normalise ? 2.5 : 1},
+                    biased);
+      }
 }
 
 // ---- mixing ----
@@ -79,14 +161,22 @@ ExpertMatrix random_matrix(DType type, std::int64_t outputs, std::int64_t inputs
   return {{.values = blocks, .type = type, .inputs = inputs}, values};
 }
 
+struct LinearValues {
+  Tensor weight, bias;
+  Tensor of(const Tensor& rows) const { return at::linear(rows, weight, bias); }
+};
+
+constexpr double clamp_limit = 1.5, clamp_slope = 1.702;
+
 struct Mixture {
   explicit Mixture(const TypesOfExperts& types) : type(scalar_type(dtype_row(types.gate).computed_in)) {
     at::manual_seed(3);
     for (std::int64_t expert = 0; expert < experts_of_mixture; ++expert) {
-      const auto add = [](std::vector<LinearWeights>& weights, std::vector<Tensor>& values,
-                          const ExpertMatrix& matrix) {
-        weights.push_back({.weight = matrix.held});
-        values.push_back(matrix.values);
+      const auto add = [&](std::vector<LinearWeights>& weights, std::vector<LinearValues>& values,
+                           const ExpertMatrix& matrix) {
+        const Tensor bias = at::randn({matrix.values.size(0)}).to(type);
+        weights.push_back({.weight = matrix.held, .bias = bias});
+        values.push_back({matrix.values, bias.to(at::kFloat)});
       };
       add(held.gate, gate, random_matrix(types.gate, mixture_columns, mixture_hidden));
       add(held.up, up, random_matrix(types.up, mixture_columns, mixture_hidden));
@@ -99,6 +189,7 @@ struct Mixture {
     for (auto* matrices : {&weights.gate, &weights.up, &weights.down})
       for (LinearWeights& linear : *matrices) {
         linear.weight.values = linear.weight.values.clone().to(device.place());
+        linear.bias = linear.bias.to(device.place());
         ops.prepare(linear.weight);
       }
     return weights;
@@ -107,16 +198,18 @@ struct Mixture {
   Tensor expected(const Tensor& input, const Tensor& ids, const Tensor& shares) const {
     const Tensor rows = input.to(at::kFloat), sums = at::zeros(input.sizes());
     for (std::size_t expert = 0; expert < gate.size(); ++expert) {
-      const Tensor inside = at::silu(at::linear(rows, gate[expert])) * at::linear(rows, up[expert]);
+      const Tensor least = gate[expert].of(rows).clamp_max(clamp_limit);
+      const Tensor inside =
+          least * at::sigmoid(clamp_slope * least) * (up[expert].of(rows).clamp(-clamp_limit, clamp_limit) + 1);
       const Tensor share = (shares * (ids == static_cast<std::int64_t>(expert))).sum(1, true);
-      sums.add_(share * at::linear(inside, down[expert]));
+      sums.add_(share * down[expert].of(inside));
     }
     return sums;
   }
 
   at::ScalarType type;  // of activations
   ExpertWeights held;
-  std::vector<Tensor> gate, up, down;
+  std::vector<LinearValues> gate, up, down;
 };
 
 // Of each token two experts: those that `choose` says.
@@ -153,8 +246,8 @@ Tensor mixed(const Mixture& mixture, const Tensor& input, const Tensor& ids, con
   const std::int64_t rows = ids.numel();
   Tensor out = device.empty(input.sizes(), mixture.type), gates = device.empty({rows, mixture_columns}, mixture.type),
          others = device.empty({rows, mixture_columns}, mixture.type);
-  ops.mix_experts(Activation::silu, out, gates, others, input.to(device.place()), ids.to(device.place()),
-                  shares.to(device.place()), weights);
+  ops.mix_experts(Activation(Activation::swiglu, clamp_limit, clamp_slope), out, gates, others,
+                  input.to(device.place()), ids.to(device.place()), shares.to(device.place()), weights);
   return out.cpu();
 }
 

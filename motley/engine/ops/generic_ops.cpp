@@ -41,7 +41,11 @@ Tensor attention(const Tensor& query, const Tensor& keys, const Tensor& values, 
   Tensor hidden = at_key > at_row;
   if (shape.window > 0) hidden = at::logical_or(hidden, at_key <= at_row - shape.window);
   scores.masked_fill_(hidden, -std::numeric_limits<double>::infinity());
-  const Tensor weights = at::softmax(scores, -1).view({kv_heads, heads / kv_heads * rows, end});
+  if (shape.sinks.defined()) {
+    const Tensor sinks = shape.sinks.to(scores.scalar_type()).view({kv_heads, heads / kv_heads, 1, 1});
+    scores = at::cat({scores, sinks.expand({-1, -1, rows, -1})}, -1);
+  }
+  const Tensor weights = at::softmax(scores, -1).narrow(-1, 0, end).reshape({kv_heads, heads / kv_heads * rows, end});
   return at::matmul(weights, wide(values)).view({heads, rows, head_dim}).transpose(0, 1);
 }
 
@@ -129,7 +133,8 @@ class AtenOps final : public Ops {
   void norm(Norm kind, Tensor& out, const Tensor& input, const NormWeights& weights, double epsilon) const override {
     Tensor x = wide(input);
     if (kind == Norm::layer) x = x - x.mean(-1, true);
-    x = x * at::rsqrt(x.square().mean(-1, true) + epsilon) * wide(weights.weight);
+    const Tensor weight = wide(weights.weight);
+    x = x * at::rsqrt(x.square().mean(-1, true) + epsilon) * (kind == Norm::rms1p ? weight + 1 : weight);
     if (weights.bias.defined()) x = x + wide(weights.bias);
     Result::put(out, x, input.scalar_type());
   }
@@ -148,18 +153,27 @@ class AtenOps final : public Ops {
 
   void activate(Activation kind, Tensor& values, const Tensor& factors) const override {
     const Tensor x = wide(values);
-    Tensor y;
-    switch (kind) {
+    Tensor y, by = factors.defined() ? wide(factors) : Tensor();
+    switch (kind.kind) {
       case Activation::silu: y = at::silu(x); break;
       case Activation::gelu: y = at::gelu(x); break;
       case Activation::gelu_tanh: y = at::gelu(x, "tanh"); break;
       case Activation::relu: y = at::relu(x); break;
+      case Activation::swiglu: {
+        const Tensor least = x.clamp_max(kind.limit);
+        y = least * at::sigmoid(kind.slope * least);
+        by = by.clamp(-kind.limit, kind.limit) + 1;
+      }
     }
-    Result::put(values, factors.defined() ? y * wide(factors) : y, values.scalar_type());
+    Result::put(values, by.defined() ? y * by : y, values.scalar_type());
   }
 
   void add(Tensor& sum, const Tensor& terms, const Tensor& bias) const override {
     Result::put(sum, bias.defined() ? wide(sum) + (wide(terms) + wide(bias)) : sum + terms, sum.scalar_type());
+  }
+
+  void scale(Tensor& values, double factor) const override {
+    Result::put(values, values * rounded(factor, values.scalar_type()), values.scalar_type());
   }
 
   void embedding(Tensor& out, const Tensor& tokens, const WeightMatrix& table, const Span& rows) const override {

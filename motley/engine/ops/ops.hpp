@@ -46,6 +46,7 @@ struct LinearCall {
 
 // What becomes of the heads of queries and keys before they meet.
 struct HeadRotation {
+  Norm norm = Norm::rms;
   const NormWeights& query_norm;  // of each head; without a weight: none
   const NormWeights& key_norm;
   double epsilon = 0;
@@ -71,7 +72,13 @@ struct SequenceRows {
 struct AttentionShape {
   std::int64_t window = 0;  // keys that a query sees, itself among them; 0: all before it
   double scale = 1;         // of the scores
+  at::Tensor sinks = {};  // [heads]; may be undefined: of each, a score that adds to the softmax's sum and has no value
 };
+
+// A number as a tensor of this type has it.
+inline double rounded(double number, at::ScalarType type) {
+  return type == at::kBFloat16 ? static_cast<float>(c10::BFloat16(static_cast<float>(number))) : number;
+}
 
 class Ops {
  public:
@@ -111,25 +118,31 @@ class Ops {
   virtual void rotate(at::Tensor& heads, const at::Tensor& positions, const RotaryFrequencies& frequencies) const = 0;
   // query [T, heads, head_dim] and key [T, kv_heads, head_dim], in place.
   virtual void rotate_heads(at::Tensor& query, at::Tensor& key, const HeadRotation& turn) const {
-    if (turn.query_norm.weight.defined()) norm(Norm::rms, query, query, turn.query_norm, turn.epsilon);
-    if (turn.key_norm.weight.defined()) norm(Norm::rms, key, key, turn.key_norm, turn.epsilon);
+    if (turn.query_norm.weight.defined()) norm(turn.norm, query, query, turn.query_norm, turn.epsilon);
+    if (turn.key_norm.weight.defined()) norm(turn.norm, key, key, turn.key_norm, turn.epsilon);
     if (turn.frequencies == nullptr) return;
     rotate(query, turn.positions, *turn.frequencies);
     rotate(key, turn.positions, *turn.frequencies);
   }
-  // Of each row of logits [T, experts] the `active` largest, of equal ones those of the lower expert: ids [T, active],
-  // int64, ascending, and shares [T, active], fp32: the softmax of these logits.
-  virtual void route(at::Tensor& ids, at::Tensor& shares, const at::Tensor& logits, std::int64_t active) const;
+  // A router's logits [T, experts] become scores, fp32. Unlike devices round them unlike.
+  virtual void score(RouterScore kind, at::Tensor& logits) const;
+  // Of each row of scores [T, experts] the experts with the `active` largest, to which `selection_bias` [experts],
+  // fp32, is added where it is defined, of equal ones the lower: ids [T, active], int64, ascending, and their shares
+  // [T, active], fp32, which the router's rule makes of their scores. All devices choose the same.
+  virtual void route(at::Tensor& ids, at::Tensor& shares, const at::Tensor& scores, const at::Tensor& selection_bias,
+                     const Experts& experts) const;
   // out [T, hidden] = for each row of input [T, hidden] the sum over its experts `ids` of share x
   // down(activation(gate's product) x up's product), in fp32 and in the order of the ids. `gates` and `others` [T x
   // active, columns] may hold products in between.
   virtual void mix_experts(Activation kind, at::Tensor& out, at::Tensor& gates, at::Tensor& others,
                            const at::Tensor& input, const at::Tensor& ids, const at::Tensor& shares,
                            const ExpertWeights& experts) const;
-  // values = activation(values), times `factors` where they are defined.
+  // values = activation(values), times `factors` where they are defined; of swiglu they always are.
   virtual void activate(Activation kind, at::Tensor& values, const at::Tensor& factors) const = 0;
   // sum [T, N] += terms [T, N], plus bias [N] where it is defined.
   virtual void add(at::Tensor& sum, const at::Tensor& terms, const at::Tensor& bias) const = 0;
+  // values *= factor, which is rounded to their type first.
+  virtual void scale(at::Tensor& values, double factor) const { values.mul_(rounded(factor, values.scalar_type())); }
   // out [T, columns] = rows `tokens` [T] of a table of which `table` holds `rows`; zeros for a token outside.
   virtual void embedding(at::Tensor& out, const at::Tensor& tokens, const WeightMatrix& table,
                          const Span& rows) const = 0;

@@ -58,7 +58,7 @@ TEST_P(OpsTest, Linear) {
 
 TEST_P(OpsTest, Norms) {
   const Tensor x = random({5, 3, 40});
-  for (const Norm kind : {Norm::rms, Norm::layer}) {
+  for (const Norm kind : {Norm::rms, Norm::rms1p, Norm::layer}) {
     const NormWeights plain{random({40}), {}}, biased{random({40}), random({40})};
     compare(x, [&](const Ops& ops, Tensor& out) { ops.norm(kind, out, x, plain, 1e-5); });
     compare(x, [&](const Ops& ops, Tensor& out) { ops.norm(kind, out, out, biased, 1e-5); });
@@ -81,6 +81,9 @@ TEST_P(OpsTest, ActivationsAndSums) {
     compare(random({6, 33}), [&](const Ops& ops, Tensor& values) { ops.activate(kind, values, {}); });
     compare(random({6, 33}), [&](const Ops& ops, Tensor& values) { ops.activate(kind, values, factors); });
   }
+  const Activation clamped(Activation::swiglu, 0.7, 1.702);
+  compare(random({6, 33}), [&](const Ops& ops, Tensor& values) { ops.activate(clamped, values, factors); });
+  compare(random({6, 33}), [&](const Ops& ops, Tensor& values) { ops.scale(values, 9.7979589711); });
   compare(random({6, 33}), [&](const Ops& ops, Tensor& sum) { ops.add(sum, factors, {}); });
   compare(random({6, 33}), [&](const Ops& ops, Tensor& sum) { ops.add(sum, factors, bias); });
 }
@@ -98,9 +101,10 @@ TEST_P(OpsTest, LookUpLeavesOtherRanksRowsZero) {
 
 TEST_P(OpsTest, CacheAndAttention) {
   for (const DType kv_type : {DType::fp32, DType::bf16, DType::q8_0})
-    for (const std::int64_t window : {0, 6}) {
+    for (const auto& [window, with_sinks] : {std::pair{0, false}, {6, false}, {0, true}, {6, true}}) {
       const std::int64_t heads = 6, kv_heads = 2, dim = 64, block_tokens = 4;
       const CacheShape shape{12, kv_heads, dim, block_tokens};
+      const Tensor sinks = with_sinks ? random({heads}) : Tensor();
       const LayerCache one = empty_cache(kv_type, shape, cpu_device()),
                        other = empty_cache(kv_type, shape, cpu_device());
       const std::vector<std::int32_t> first_blocks = {3, 0, 7, 1}, second_blocks = {5, 2};
@@ -114,7 +118,7 @@ TEST_P(OpsTest, CacheAndAttention) {
                      value = random({tokens, kv_heads, dim});
         compare(at::zeros_like(query), [&](const Ops& ops, Tensor& out) {
           ops.attend(out, query, key, value, &ops == &cpu_ops() ? one : other, sequences,
-                     {.window = window, .scale = 0.25});
+                     {.window = window, .scale = 0.25, .sinks = sinks});
         });
         EXPECT_TRUE(one.keys.equal(other.keys) && one.values.equal(other.values));
         if (!one.key_scales.defined()) continue;

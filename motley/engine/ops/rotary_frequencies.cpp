@@ -25,8 +25,11 @@ struct YarnRamp {
       return dim * std::log(static_cast<double>(rotary.original_context) / (turns * turn)) /
              (2 * std::log(rotary.theta));
     };
-    low = std::max(std::floor(pair_of(rotary.beta_fast)), 0.0);
-    high = std::min(std::ceil(pair_of(rotary.beta_slow)), dim - 1);
+    low = pair_of(rotary.beta_fast);
+    high = pair_of(rotary.beta_slow);
+    if (rotary.whole_pairs) low = std::floor(low), high = std::ceil(high);
+    low = std::max(low, 0.0);
+    high = std::min(high, dim - 1);
     if (low == high) high += 0.001;
   }
   double slowed(std::size_t pair) const {
@@ -50,7 +53,7 @@ double dynamic_theta(const Rotary& rotary, double dim, std::int64_t longest) {
 }  // namespace
 
 RotaryFrequencies rotary_frequencies(const Rotary& rotary, std::int64_t head_dim, std::int64_t longest) {
-  const auto dim = static_cast<std::int64_t>(static_cast<double>(head_dim) * rotary.partial);
+  const std::int64_t dim = rotated_dimensions(rotary, head_dim);
   const double theta = rotary.scaling == RotaryScaling::dynamic
                            ? dynamic_theta(rotary, static_cast<double>(dim), longest)
                            : rotary.theta;

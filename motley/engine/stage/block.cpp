@@ -20,10 +20,21 @@ void norm_last(const BlockCall& pass, const NormWeights& norm, Tensor& hidden) {
   if (!arch.norm_first) pass.ops.norm(arch.norm, hidden, hidden, norm, arch.norm_epsilon);
 }
 
+// hidden += what attention or FFN made, through its norm.
+void add_normed(const BlockCall& pass, const NormWeights& output_norm, Tensor& made, Tensor& hidden) {
+  if (output_norm.weight.defined()) pass.ops.norm(pass.arch.norm, made, made, output_norm, pass.arch.norm_epsilon);
+  pass.ops.add(hidden, made, {});
+}
+
 // hidden += the ranks' sum of the product, and its bias.
-void add_product(const BlockCall& pass, const NormWeights& norm, Tensor& projected, const Tensor& input,
-                 const LinearWeights& linear, Tensor& hidden) {
-  if (pass.ranks.size() == 1) {
+void add_product(const BlockCall& pass, const NormWeights& norm, const NormWeights& output_norm, Tensor& projected,
+                 const Tensor& input, const LinearWeights& linear, Tensor& hidden) {
+  if (output_norm.weight.defined()) {
+    MOTLEY_CHECK(!linear.bias.defined());
+    pass.ops.linear(projected, input, linear.weight, {});
+    if (pass.ranks.size() > 1) pass.ranks.sum(projected);
+    add_normed(pass, output_norm, projected, hidden);
+  } else if (pass.ranks.size() == 1) {
     pass.ops.add_linear(hidden, projected, input, linear);
   } else {
     pass.ops.linear(projected, input, linear.weight, {});
@@ -31,6 +42,32 @@ void add_product(const BlockCall& pass, const NormWeights& norm, Tensor& project
     pass.ops.add(hidden, projected, linear.bias);
   }
   norm_last(pass, norm, hidden);
+}
+
+const NormWeights no_norm;
+
+// Queries and keys through the norms of all heads of a token together, of which this rank has some. Ranks that have the
+// same KV head divide its query heads, and count as much of its squares.
+void norm_whole(const BlockCall& pass, const BlockWeights& block, BlockBuffers& buffers) {
+  const Architecture& arch = pass.arch;
+  if (pass.ranks.size() == 1) {
+    pass.ops.norm(Norm::rms, buffers.query, buffers.query, block.q_norm, arch.norm_epsilon);
+    pass.ops.norm(Norm::rms, buffers.key, buffers.key, block.k_norm, arch.norm_epsilon);
+    return;
+  }
+  const Tensor query = buffers.query.to(at::kFloat), key = buffers.key.to(at::kFloat);
+  const double counted =
+      static_cast<double>(query.size(1) * arch.kv_heads) / static_cast<double>(key.size(1) * arch.heads);
+  buffers.squares.select(1, 0).copy_(query.square().sum(1));
+  buffers.squares.select(1, 1).copy_(key.square().sum(1).mul_(counted));
+  pass.ranks.sum(buffers.squares);
+  const auto scale = [&](Tensor& out, const Tensor& rows, std::int64_t which, std::int64_t heads,
+                         const NormWeights& norm) {
+    const Tensor mean = buffers.squares.select(1, which).unsqueeze(1) / static_cast<double>(heads * arch.head_dim);
+    out.copy_(rows * at::rsqrt(mean + arch.norm_epsilon) * norm.weight.to(at::kFloat));
+  };
+  scale(buffers.query, query, 0, arch.heads, block.q_norm);
+  scale(buffers.key, key, 1, arch.kv_heads, block.k_norm);
 }
 
 // Attention over this rank's heads.
@@ -41,18 +78,25 @@ void attention(const BlockCall& pass, const BlockWeights& block, std::int64_t la
   Tensor input = input_of(pass, block.attention_norm, buffers.normed, hidden);
   pass.ranks.copy_to_ranks(input);
   ops.linears({{buffers.query, block.q}, {buffers.key, block.k}, {buffers.value, block.v}}, input);
+  if (arch.qk_norm == QkNorm::whole) norm_whole(pass, block, buffers);
+  const bool by_head = arch.qk_norm == QkNorm::head;
   const auto by_heads = [&](const Tensor& rows) { return rows.view({rows.size(0), -1, arch.head_dim}); };
   Tensor query = by_heads(buffers.query), key = by_heads(buffers.key);
   const Tensor value = by_heads(buffers.value);
-  ops.rotate_heads(query, key,
-                   {.query_norm = block.q_norm,
-                    .key_norm = block.k_norm,
-                    .epsilon = arch.norm_epsilon,
-                    .positions = pass.positions,
-                    .frequencies = arch.position == PositionKind::rotary ? &pass.frequencies : nullptr});
+  ops.rotate_heads(
+      query, key,
+      {.norm = arch.norm,
+       .query_norm = by_head ? block.q_norm : no_norm,
+       .key_norm = by_head ? block.k_norm : no_norm,
+       .epsilon = arch.norm_epsilon,
+       .positions = pass.positions,
+       .frequencies = arch.position == PositionKind::rotary ? &pass.frequencies[arch.kind(layer).rotary] : nullptr});
   ops.attend(buffers.attention, query, key, value, cache, pass.sequences,
-             {.window = arch.kind(layer).window, .scale = 1.0 / std::sqrt(static_cast<double>(arch.head_dim))});
-  add_product(pass, block.attention_norm, buffers.projected, buffers.attention.flatten(1), block.o, hidden);
+             {.window = arch.kind(layer).window,
+              .scale = arch.score_scale > 0 ? arch.score_scale : 1 / std::sqrt(static_cast<double>(arch.head_dim)),
+              .sinks = block.sinks});
+  add_product(pass, block.attention_norm, block.attention_output_norm, buffers.projected, buffers.attention.flatten(1),
+              block.o, hidden);
 }
 
 // The FFN over this rank's columns.
@@ -67,24 +111,31 @@ void feed_forward(const BlockCall& pass, const BlockWeights& block, BlockBuffers
     ops.linear(buffers.up, input, block.up.weight, block.up.bias);
     ops.activate(arch.activation, buffers.up, {});
   }
-  add_product(pass, block.ffn_norm, buffers.projected, arch.gated ? buffers.gate : buffers.up, block.down, hidden);
+  add_product(pass, block.ffn_norm, block.ffn_output_norm, buffers.projected, arch.gated ? buffers.gate : buffers.up,
+              block.down, hidden);
 }
 
-// The experts that a token takes, over this rank's columns of each. If two ranks chose unlike ones, parts of an expert
-// would be missing.
+// The experts that a token takes and the shared one, over this rank's columns of each. If two ranks chose unlike ones,
+// parts of an expert would be missing.
 void feed_experts(const BlockCall& pass, const BlockWeights& block, const Experts& experts, BlockBuffers& buffers,
                   Tensor& hidden) {
   const Ops& ops = pass.ops;
   Tensor input = input_of(pass, block.ffn_norm, buffers.normed, hidden);
-  ops.linear(buffers.routed, input, block.router, {});
+  ops.linear(buffers.routed, input, block.router.weight, block.router.bias);
+  ops.score(experts.router.score, buffers.routed);
   pass.ranks.take_from_first(buffers.routed);
-  ops.route(buffers.chosen, buffers.shares, buffers.routed, experts.active);
+  ops.route(buffers.chosen, buffers.shares, buffers.routed, block.selection_bias, experts);
   pass.ranks.copy_to_ranks(buffers.shares);
   pass.ranks.copy_to_ranks(input);
-  ops.mix_experts(pass.arch.activation, buffers.projected, buffers.gate, buffers.up, input, buffers.chosen,
-                  buffers.shares, block.experts);
+  const Activation activation = pass.arch.activation;
+  ops.mix_experts(activation, buffers.projected, buffers.gate, buffers.up, input, buffers.chosen, buffers.shares,
+                  block.experts);
+  if (experts.shared_ffn > 0) {
+    ops.gated(activation, buffers.shared_gate, buffers.shared_up, input, block.shared_gate, block.shared_up);
+    ops.add_linear(buffers.projected, buffers.normed, buffers.shared_gate, block.shared_down);
+  }
   if (pass.ranks.size() > 1) pass.ranks.sum(buffers.projected);
-  ops.add(hidden, buffers.projected, {});
+  add_normed(pass, block.ffn_output_norm, buffers.projected, hidden);
   norm_last(pass, block.ffn_norm, hidden);
 }
 

@@ -17,15 +17,16 @@ struct BlockCall {
   const Architecture& arch;
   const Ops& ops;
   BlockRanks& ranks;
-  const RotaryFrequencies& frequencies;
-  const at::Tensor& positions;  // [T]
+  const std::vector<RotaryFrequencies>& frequencies;  // of each of the model's rotary rules
+  const at::Tensor& positions;                        // [T]
   const std::vector<SequenceRows>& sequences;
 };
 
 // Where results are written, [T, ...] each; undefined for operations that make tensors of their own.
 struct BlockBuffers {
   at::Tensor normed, query, key, value, attention, projected, up, gate;  // query, key, value, attention: by heads
-  at::Tensor routed, chosen, shares;                                     // where there are experts
+  at::Tensor routed, chosen, shares, shared_gate, shared_up;             // where there are experts
+  at::Tensor squares;                                                    // of queries and keys, where norms are whole
 };
 
 // hidden [T, hidden] through block `layer` of the model.

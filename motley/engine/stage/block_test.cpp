@@ -32,6 +32,19 @@ const std::vector<BlockCase> block_cases = {
     {"qwen3", R"("model_type": "qwen3", "intermediate_size": 40, "num_key_value_heads": 2, "head_dim": 16)"},
     {"mixtral",
      R"("model_type": "mixtral", "intermediate_size": 40, "num_key_value_heads": 2, "num_local_experts": 5, "num_experts_per_tok": 2)"},
+    {"qwen3_moe",
+     R"("model_type": "qwen3_moe", "intermediate_size": 40, "moe_intermediate_size": 24, "num_key_value_heads": 2, "num_experts": 5, "num_experts_per_tok": 2)"},
+    {"glm4_moe",
+     R"("model_type": "glm4_moe", "intermediate_size": 40, "moe_intermediate_size": 24, "num_key_value_heads": 2, "n_routed_experts": 5,
+        "num_experts_per_tok": 2, "n_shared_experts": 3, "routed_scaling_factor": 1.5, "use_qk_norm": true, "attention_bias": true)"},
+    {"minimax_m2",
+     R"("model_type": "minimax_m2", "intermediate_size": 24, "num_key_value_heads": 2, "head_dim": 16, "rotary_dim": 8,
+        "num_local_experts": 5, "num_experts_per_tok": 2)"},
+    {"gpt_oss",
+     R"("model_type": "gpt_oss", "intermediate_size": 24, "num_key_value_heads": 2, "head_dim": 16, "num_local_experts": 5,
+        "num_experts_per_tok": 2, "swiglu_limit": 1.5, "layer_types": ["full_attention", "sliding_attention"], "sliding_window": 4)"},
+    {"gemma3",
+     R"("model_type": "gemma3_text", "intermediate_size": 40, "num_key_value_heads": 2, "head_dim": 16, "sliding_window": 4)"},
     {"opt", R"("model_type": "opt", "ffn_dim": 40, "do_layer_norm_before": true)"},
     {"opt_norm_after",
      R"("model_type": "opt", "ffn_dim": 40, "do_layer_norm_before": false, "word_embed_proj_dim": 16)"},
@@ -48,7 +61,7 @@ class BlockTest : public ::testing::TestWithParam<BlockCase> {
       const bool norm = tensor.role.find("norm.weight") != std::string::npos;
       tensors.emplace(tensor.role, norm ? noise + 1 : noise);
     }
-    if (arch.position == PositionKind::rotary) frequencies = rotary_frequencies(arch.rotary, arch.head_dim);
+    for (const Rotary& rotary : arch.rotaries) frequencies.push_back(rotary_frequencies(rotary, arch.head_dim));
     hidden = at::randn({11, arch.hidden});
   }
 
@@ -61,13 +74,13 @@ class BlockTest : public ::testing::TestWithParam<BlockCase> {
     const BlockCall pass{arch, ops, alone, frequencies, positions, sequences};
     std::map<std::string, WeightMatrix> held;
     for (const auto& [role, values] : weights) held.emplace(role, WeightMatrix{.values = values});
-    run_block(pass, block_of(held), 1, cache, buffers, input);
+    run_block(pass, block_of(held, 0), 1, cache, buffers, input);
     return input;
   }
 
   Architecture arch;
   std::map<std::string, Tensor> tensors;
-  RotaryFrequencies frequencies;
+  std::vector<RotaryFrequencies> frequencies;
   Tensor hidden;
   std::vector<std::int32_t> first_blocks = {2, 0}, second_blocks = {1};
 };
@@ -78,9 +91,15 @@ TEST_P(BlockTest, IsTheSameDifferentiatedAndServed) {
   for (const Buffer& buffer :
        activation_buffers(arch, {.layers = {0, 2}}, shard, DType::fp32, {.max_tokens = 11, .max_sequences = 2}))
     rows.emplace(buffer.name, at::zeros(buffer.shape, buffer.type ? at::kFloat : at::kLong));
-  const auto ffn_rows = [&](const char* buffer) {
-    return rows[buffer].defined() ? rows[buffer].view({-1, shard.columns[0].size()}) : Tensor();
+  const LayerKind& kind = arch.kind(1);
+  const auto part_of = [&](const char* buffer, std::int64_t count, const Span& columns) {
+    if (!rows[buffer].defined() || columns.size() == 0) return Tensor();
+    return rows[buffer].flatten().narrow(0, 0, count * columns.size()).view({count, columns.size()});
   };
+  const auto ffn_rows = [&](const char* buffer) {
+    return part_of(buffer, 11 * kind.active_ffns(), shard.columns[arch.kind_index(1)]);
+  };
+  const auto shared_rows = [&](const char* buffer) { return part_of(buffer, 11, shard.shared[arch.kind_index(1)]); };
   const BlockBuffers buffers{.normed = rows["normed"],
                              .query = rows["query"],
                              .key = rows["key"],
@@ -91,7 +110,10 @@ TEST_P(BlockTest, IsTheSameDifferentiatedAndServed) {
                              .gate = ffn_rows("gate"),
                              .routed = rows["routed"],
                              .chosen = rows["chosen"],
-                             .shares = rows["shares"]};
+                             .shares = rows["shares"],
+                             .shared_gate = shared_rows("gate"),
+                             .shared_up = shared_rows("up"),
+                             .squares = rows["squares"]};
   const LayerCache cache{at::zeros({3, arch.kv_heads, arch.head_dim, 4}),
                          at::zeros({3, arch.kv_heads, 4, arch.head_dim})};
   const Tensor input = hidden.clone();
@@ -127,7 +149,9 @@ TEST_P(BlockTest, GradientsAreDifferences) {
       return loss(other).item<double>();
     };
     const double numeric = (moved(step) - moved(-step)) / (2 * step);
-    const double analytic = (leaf.grad() * direction).sum().item<double>();
+    // None reaches what chooses without being weighed.
+    const double analytic = leaf.grad().defined() ? (leaf.grad() * direction).sum().item<double>() : 0;
+    EXPECT_EQ(leaf.grad().defined(), role != selection_bias_role) << role;
     EXPECT_NEAR(analytic, numeric, 1e-6 * std::max(1.0, std::abs(numeric))) << role;
   }
 }

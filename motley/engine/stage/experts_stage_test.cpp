@@ -1,5 +1,6 @@
 // A stage whose layers are mixtures of experts. Layouts and equality with `transformers` are tests/parity's.
 #include <c10/core/InferenceMode.h>
+#include <fmt/format.h>
 #include <gtest/gtest.h>
 
 #include <cstdlib>
@@ -17,16 +18,30 @@
 namespace motley {
 namespace {
 
-constexpr const char* experts_config =
-    R"({"model_type": "mixtral", "hidden_size": 64, "num_hidden_layers": 3, "num_attention_heads": 4, "num_key_value_heads": 2,
-        "intermediate_size": 48, "vocab_size": 101, "max_position_embeddings": 64, "num_local_experts": 6, "num_experts_per_tok": 2})";
+struct ExpertsCase {
+  const char* name;
+  const char* keys;
+};
+std::ostream& operator<<(std::ostream& out, const ExpertsCase& family) { return out << family.name; }
 
-class ExpertsStageTest : public ::testing::Test {
+constexpr const char* experts_config = R"("hidden_size": 64, "num_hidden_layers": 3, "num_attention_heads": 4,
+    "num_key_value_heads": 2, "intermediate_size": 48, "vocab_size": 101, "max_position_embeddings": 64, "num_experts_per_tok": 2)";
+const std::vector<ExpertsCase> experts_cases = {
+    {"mixtral", R"("model_type": "mixtral", "num_local_experts": 6)"},
+    {"qwen3_moe",
+     R"("model_type": "qwen3_moe", "num_experts": 6, "moe_intermediate_size": 40, "mlp_only_layers": [1])"},
+    {"glm4_moe",
+     R"("model_type": "glm4_moe", "n_routed_experts": 6, "moe_intermediate_size": 32, "n_shared_experts": 4, "use_qk_norm": true)"},
+    {"minimax_m2", R"("model_type": "minimax_m2", "num_local_experts": 6, "head_dim": 32, "rotary_dim": 16)"},
+};
+
+class ExpertsStageTest : public ::testing::TestWithParam<ExpertsCase> {
  protected:
   ExpertsStageTest() {
     std::string pattern = (std::filesystem::temp_directory_path() / "experts-stage-XXXXXX").string();
     folder_ = ::mkdtemp(pattern.data());
-    spec_.arch = read_architecture(parse_json(experts_config, "config"), "config");
+    const std::string config = fmt::format("{{{}, {}}}", experts_config, GetParam().keys);
+    spec_.arch = read_architecture(parse_json(config, "config"), "config");
     spec_.layers = {0, 3};
     write_random_model(folder_, spec_.arch);
   }
@@ -53,7 +68,7 @@ class ExpertsStageTest : public ::testing::Test {
                   .limits = {.max_tokens = 40, .max_sequences = 4, .block_tokens = 8}};
 };
 
-TEST_F(ExpertsStageTest, AllocatesWhatWasPredicted) {
+TEST_P(ExpertsStageTest, AllocatesWhatWasPredicted) {
   for (const DType type : {DType::fp32, DType::bf16}) {
     spec_.weight_type = type;
     const Shard shard = make_shards(spec_.arch, 1).front();
@@ -65,7 +80,7 @@ TEST_F(ExpertsStageTest, AllocatesWhatWasPredicted) {
 }
 
 // To the bit: alone, and in a batch with others.
-TEST_F(ExpertsStageTest, ARequestDoesNotDependOnItsCompany) {
+TEST_P(ExpertsStageTest, ARequestDoesNotDependOnItsCompany) {
   for (const DType type : {DType::fp32, DType::bf16, DType::q8_0}) {
     spec_.weight_type = type;
     StageModel alone(spec_, folder_, nullptr, cpu_device()), together(spec_, folder_, nullptr, cpu_device());
@@ -78,7 +93,7 @@ TEST_F(ExpertsStageTest, ARequestDoesNotDependOnItsCompany) {
   }
 }
 
-TEST_F(ExpertsStageTest, SaysTheSameOnADeviceWithMemoryOfItsOwn) {
+TEST_P(ExpertsStageTest, SaysTheSameOnADeviceWithMemoryOfItsOwn) {
   StageModel here(spec_, folder_, nullptr, cpu_device()), apart(spec_, folder_, nullptr, apart_device());
   for (const Step& step : {Step{.step = 1, .sequences = {rows(1, 0, 20, {3, 1, 2}), rows(2, 0, 5, {4})}},
                            Step{.step = 2, .sequences = {rows(1, 20, 1, {3, 1, 2})}}}) {
@@ -105,7 +120,7 @@ class KernelsOnHost final : public ComputeDevice {
 };
 
 // A prompt, whose experts the host gathers, and steps of few rows, which choose on the device.
-TEST_F(ExpertsStageTest, SaysTheSameByTheKernelsForGpus) {
+TEST_P(ExpertsStageTest, SaysTheSameByTheKernelsForGpus) {
   const KernelsOnHost device;
   for (const DType type : {DType::fp32, DType::q8_0}) {
     spec_.weight_type = type;
@@ -127,7 +142,8 @@ class ContraryBlocks final : public BlockStore {
   ContraryBlocks(std::unique_ptr<BlockStore> from, const LayerRange& layers) : from_(std::move(from)) {
     for (std::int64_t layer = layers.first; layer < layers.end; ++layer) {
       blocks_.push_back(from_->block(layer));
-      blocks_.back().router.values = -blocks_.back().router.values;
+      at::Tensor& router = blocks_.back().router.weight.values;
+      if (router.defined()) router = -router;
     }
   }
   const BlockWeights& block(std::int64_t layer) override { return blocks_.at(static_cast<std::size_t>(layer)); }
@@ -139,7 +155,7 @@ class ContraryBlocks final : public BlockStore {
 };
 
 // Ranks of unlike devices round the logits of a router unlike, and may not take unlike experts: here they would.
-TEST_F(ExpertsStageTest, RanksTakeTheExpertsOfTheFirst) {
+TEST_P(ExpertsStageTest, RanksTakeTheExpertsOfTheFirst) {
   const Step step{.step = 1, .sequences = {rows(1, 0, 20, {3, 1, 2}), rows(2, 0, 5, {4})}};
   StageModel whole(spec_, folder_, nullptr, cpu_device());
   const at::Tensor expected = logits_of(whole, step);
@@ -160,6 +176,9 @@ TEST_F(ExpertsStageTest, RanksTakeTheExpertsOfTheFirst) {
   EXPECT_LT((ranks[0].get() - expected).abs().max().item<double>(), 1e-5 * expected.std().item<double>());
   ranks[1].get();
 }
+
+INSTANTIATE_TEST_SUITE_P(Families, ExpertsStageTest, ::testing::ValuesIn(experts_cases),
+                         [](const auto& family) { return std::string(family.param.name); });
 
 }  // namespace
 }  // namespace motley

@@ -69,7 +69,7 @@ struct Rank {
     for (const auto& [role, own] : kept)
       if (role.ends_with(suffix))
         tensors.emplace(role.substr(0, role.size() - suffix.size()), WeightMatrix{.values = own.weight()});
-    return block_of(tensors);
+    return block_of(tensors, 0);
   }
 };
 
@@ -277,7 +277,7 @@ class Pass {
         group_(group),
         layers_(layers),
         meeting_(group.ranks.size()),
-        frequencies_(rotary_frequencies(arch.rotary, arch.head_dim)) {
+        frequencies_{rotary_frequencies(arch.rotaries.front(), arch.head_dim)} {
     for (std::size_t rank = 0; rank < group.ranks.size(); ++rank) ranks_.emplace_back(meeting_, rank);
     inputs_.resize(ranks_.size());
     outputs_.resize(ranks_.size());
@@ -313,7 +313,7 @@ class Pass {
   const Group& group_;
   LayerRange layers_;
   Meeting meeting_;
-  RotaryFrequencies frequencies_;
+  std::vector<RotaryFrequencies> frequencies_;
   std::deque<ThreadRank> ranks_;
   std::vector<at::Tensor> inputs_, outputs_;
 };

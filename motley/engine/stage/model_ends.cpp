@@ -13,6 +13,7 @@ void enter_blocks(const EndCall& pass, const at::Tensor& positions, const at::Te
     pass.ops.linear(hidden, looked_up, pass.weights.projection_in, {});
   else
     hidden = looked_up;
+  if (pass.arch.embedding_factor != 1) pass.ops.scale(hidden, pass.arch.embedding_factor);
   if (!pass.weights.position.defined()) return;
   pass.ops.embedding(learned, positions + pass.arch.position_offset, pass.weights.position,
                      {0, pass.arch.position_rows});

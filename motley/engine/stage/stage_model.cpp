@@ -88,8 +88,8 @@ struct StageModel::Impl {
   std::unique_ptr<StreamedCaches> streamed_caches;  // of layers whose keys and values are on a disk
   std::uint64_t streamed_since = 0;                 // the epoch from which these count
   std::map<std::string, Tensor> buffers;
-  std::map<std::string, Tensor> staged;  // of the host: what goes to buffers of a device with memory of its own
-  RotaryFrequencies frequencies;
+  std::map<std::string, Tensor> staged;        // of the host: what goes to buffers of a device with memory of its own
+  std::vector<RotaryFrequencies> frequencies;  // of the model's rotary rules
   std::int64_t kv_bytes = 0;
 
   Impl(const StageSpec& spec, WorkerGroup* group, const ComputeDevice& device);
@@ -146,7 +146,8 @@ StageModel::Impl::Impl(const StageSpec& stage, WorkerGroup* group, const Compute
   vocabulary_bounds.push_back(0);
   for (const Shard& other : shards) vocabulary_bounds.push_back(other.vocabulary.end);
   if (spec.arch.position == PositionKind::rotary)
-    frequencies = rotary_frequencies(spec.arch.rotary, spec.arch.head_dim, spec.arch.context);
+    for (const Rotary& rotary : spec.arch.rotaries)
+      frequencies.push_back(rotary_frequencies(rotary, spec.arch.head_dim, spec.arch.context));
 }
 
 // One by one, so that no more than one layer is there twice.
@@ -282,6 +283,10 @@ BlockBuffers StageModel::Impl::block_buffers(std::int64_t layer, std::int64_t to
   const auto ffn_rows = [&](const char* buffer) {  // of experts one for each that a token takes
     return part_of(buffer, tokens * kind.active_ffns(), columns);
   };
+  const auto shared = [&](const char* buffer) {  // once the experts are mixed
+    return experts.shared_ffn > 0 ? part_of(buffer, tokens, shard.shared[spec.arch.kind_index(layer)].size())
+                                  : Tensor();
+  };
   const auto routing = [&](const char* buffer, std::int64_t width) {
     return experts.count > 0 ? part_of(buffer, tokens, width) : Tensor();
   };
@@ -295,7 +300,10 @@ BlockBuffers StageModel::Impl::block_buffers(std::int64_t layer, std::int64_t to
           .gate = spec.arch.gated ? ffn_rows("gate") : Tensor(),
           .routed = routing("routed", experts.count),
           .chosen = routing("chosen", experts.active),
-          .shares = routing("shares", experts.active)};
+          .shares = routing("shares", experts.active),
+          .shared_gate = shared("gate"),
+          .shared_up = shared("up"),
+          .squares = spec.arch.qk_norm == QkNorm::whole ? rows("squares", tokens) : Tensor()};
 }
 
 void StageModel::Impl::run_layer(std::int64_t layer, const BlockWeights& block, std::size_t number,

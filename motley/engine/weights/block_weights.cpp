@@ -4,6 +4,8 @@
 
 #include <utility>
 
+#include "motley/model/tensors.hpp"
+
 namespace motley {
 namespace {
 
@@ -28,7 +30,7 @@ class TensorsByRole {
 
 }  // namespace
 
-BlockWeights block_of(const std::map<std::string, WeightMatrix>& tensors) {
+BlockWeights block_of(const std::map<std::string, WeightMatrix>& tensors, int rank) {
   const TensorsByRole of(tensors);
   ExpertWeights experts;
   const auto expert = [&](std::size_t number, const char* product) {
@@ -38,11 +40,15 @@ BlockWeights block_of(const std::map<std::string, WeightMatrix>& tensors) {
     experts.gate.push_back(expert(i, "gate"));
     experts.up.push_back(expert(i, "up"));
     experts.down.push_back(expert(i, "down"));
+    if (rank > 0) experts.down.back().bias = at::Tensor();
   }
   return {.attention_norm = of.norm("attention_norm"),
           .q_norm = of.norm("q_norm"),
           .k_norm = of.norm("k_norm"),
+          .attention_output_norm = of.norm("attention_output_norm"),
           .ffn_norm = of.norm("ffn_norm"),
+          .ffn_output_norm = of.norm("ffn_output_norm"),
+          .sinks = of.matrix("sinks").values,
           .q = of.linear("q"),
           .k = of.linear("k"),
           .v = of.linear("v"),
@@ -50,8 +56,12 @@ BlockWeights block_of(const std::map<std::string, WeightMatrix>& tensors) {
           .gate = of.linear("gate"),
           .up = of.linear("up"),
           .down = of.linear("down"),
-          .router = of.matrix("router.weight"),
-          .experts = std::move(experts)};
+          .router = of.linear("router"),
+          .selection_bias = of.matrix(std::string(selection_bias_role)).values,
+          .experts = std::move(experts),
+          .shared_gate = of.linear("shared.gate"),
+          .shared_up = of.linear("shared.up"),
+          .shared_down = of.linear("shared.down")};
 }
 
 EndWeights ends_of(const std::map<std::string, WeightMatrix>& tensors) {

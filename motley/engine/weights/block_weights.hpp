@@ -10,10 +10,13 @@
 namespace motley {
 
 struct BlockWeights {
-  NormWeights attention_norm, q_norm, k_norm, ffn_norm;
+  NormWeights attention_norm, q_norm, k_norm, attention_output_norm, ffn_norm, ffn_output_norm;
+  at::Tensor sinks;  // [query heads]; undefined where there are none
   LinearWeights q, k, v, o, gate, up, down;
-  WeightMatrix router;    // [experts, hidden]; undefined where there are none
-  ExpertWeights experts;  // in place of gate, up and down
+  LinearWeights router;       // [experts, hidden]; undefined where there are none
+  at::Tensor selection_bias;  // [experts], fp32; may be undefined
+  ExpertWeights experts;      // in place of gate, up and down
+  LinearWeights shared_gate, shared_up, shared_down;
 };
 
 // What stands before the first block and behind the last.
@@ -27,8 +30,9 @@ struct EndWeights {
   std::int64_t bytes = 0;       // allocated
 };
 
-// Tensors by role; of vectors the values alone count. A role without a tensor is undefined.
-BlockWeights block_of(const std::map<std::string, WeightMatrix>& tensors);
+// Tensors by role; of vectors the values alone count. A role without a tensor is undefined. So are the biases of what
+// experts make on ranks other than the first: the sum over the ranks has each once, times the expert's share.
+BlockWeights block_of(const std::map<std::string, WeightMatrix>& tensors, int rank);
 EndWeights ends_of(const std::map<std::string, WeightMatrix>& tensors);
 
 }  // namespace motley

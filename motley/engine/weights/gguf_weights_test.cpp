@@ -51,7 +51,7 @@ TEST_F(GgufWeightsTest, BlocksMadeAtLoadAreThoseOfTheFile) {
   const Architecture arch = read_model(tales_folder).arch;
   const Checkpoint plain(tales_folder);
   for (const DType asked : block_types) {
-    const Checkpoint file(file_of(asked), gguf_naming);
+    const Checkpoint file(file_of(asked), tensor_naming);
     for (const TensorSpec& tensor : block_tensors(arch, 5)) {
       if (tensor.shape.size() != 2) continue;
       const DType type = fitting(asked, tensor.shape[1]);
@@ -69,7 +69,7 @@ TEST_F(GgufWeightsTest, BlocksMadeAtLoadAreThoseOfTheFile) {
 TEST_F(GgufWeightsTest, RanksShareBlocks) {
   const Architecture arch = read_model(tales_folder).arch;
   for (const DType asked : block_types) {
-    const Checkpoint file(file_of(asked), gguf_naming);
+    const Checkpoint file(file_of(asked), tensor_naming);
     const std::vector<Shard> shards = make_shards(arch, 3, {0.5, 0.2, 0.3});
     for (const TensorSpec& tensor : block_tensors(arch, 2)) {
       if (tensor.cut != TensorCut::heads_in && tensor.cut != TensorCut::ffn_in) continue;
@@ -100,7 +100,7 @@ TEST_F(GgufWeightsTest, LookUpsAndProductsAreOfTheValues) {
   const at::Tensor tokens = at::tensor({5, 700, 2047}, at::kLong);
   for (const DType asked : block_types) {
     const DType type = fitting(asked, table.shape[1]);
-    WeightMatrix matrix = matrix_of(Checkpoint(file_of(asked), gguf_naming), table, all_of(table), type);
+    WeightMatrix matrix = matrix_of(Checkpoint(file_of(asked), tensor_naming), table, all_of(table), type);
     const at::Tensor values = dequantised(matrix, at::kFloat);
     cpu_ops().prepare(matrix);
     at::Tensor out = at::zeros({3, 192}), product = at::zeros({3, 2048});

@@ -48,9 +48,9 @@ void read_tensor(const Checkpoint& checkpoint, const TensorSpec& tensor, const S
   const StoredRows rows(checkpoint, tensor.name, tensor.shape);
   const at::Tensor out = to.view({slice.rows.size(), slice.columns.size()});
   MOTLEY_CHECK(slice.rows.end <= tensor.shape.at(0) && slice.columns.end <= rows.width());
-  if (is_quantised(rows.type()) || !rows.in_order()) return read_converted(rows, slice, out);
+  if (is_quantised(rows.type()) || !rows.as_stored()) return read_converted(rows, slice, out);
   const std::byte* first = rows.at(slice.rows.first, slice.columns.first);
-  out.copy_(at::from_blob(const_cast<std::byte*>(first), out.sizes(), {rows.width(), 1},
+  out.copy_(at::from_blob(const_cast<std::byte*>(first), out.sizes(), {rows.row_step(), rows.column_step()},
                           at::TensorOptions(scalar_type(rows.type()))));
 }
 
@@ -66,7 +66,7 @@ void read_blocks(const Checkpoint& checkpoint, const TensorSpec& tensor, const S
   for_each_row(slice.rows.size(), whole.size(), [&](std::int64_t i) {
     const std::int64_t row = slice.rows.first + i;
     if (rows.type() == type) {
-      std::memcpy(out + i * row_bytes, rows.at(row, whole.first), static_cast<std::size_t>(row_bytes));
+      rows.copy(row, whole.first, whole.end, out + i * row_bytes);
       return;
     }
     std::vector<float> values(static_cast<std::size_t>(whole.end - readable));

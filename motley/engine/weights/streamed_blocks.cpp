@@ -23,6 +23,7 @@ std::int64_t block_bytes(const StageSpec& spec, const Shard& shard, std::int64_t
 
 StreamedBlocks::StreamedBlocks(WeightLoader& loader, const StageSpec& spec, const ComputeDevice& device)
     : first_(spec.layers.first),
+      rank_(spec.rank),
       device_(device),
       apart_(spec.host_apart || device.has_own_memory()),
       homes_(static_cast<std::size_t>(spec.layers.size())) {
@@ -97,7 +98,7 @@ BlockWeights StreamedBlocks::view(const std::map<std::string, Placed>& tensors, 
     matrix.values = at::from_blob(buffer_begin(buffer) + placed.offset, placed.sizes, device_.options(placed.type));
     matrices.emplace(role, std::move(matrix));
   }
-  return block_of(matrices);
+  return block_of(matrices, rank_);
 }
 
 const BlockWeights& StreamedBlocks::block(std::int64_t layer) {

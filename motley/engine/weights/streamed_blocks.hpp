@@ -63,6 +63,7 @@ class StreamedBlocks final : public BlockStore {
   void drop_reads();
 
   const std::int64_t first_;
+  const int rank_;
   const ComputeDevice& device_;
   const bool apart_;         // the device has memory of its own
   std::vector<Home> homes_;  // by layer

@@ -39,7 +39,7 @@ WeightLoader::WeightLoader(const StageSpec& spec, const std::filesystem::path& m
     : spec_(spec),
       shard_(
           make_shards(spec.arch, spec.degree, spec.shares, spec.weight_type).at(static_cast<std::size_t>(spec.rank))),
-      checkpoint_(model, gguf_naming),
+      checkpoint_(model, tensor_naming),
       progress_(std::move(progress)),
       device_(device),
       ops_(device.make_ops()),
@@ -122,7 +122,7 @@ Tensors WeightLoader::load_all(const std::vector<TensorSpec>& tensors) {
 }
 
 BlockWeights WeightLoader::block(std::int64_t layer) {
-  return block_of(load_all(with_each_expert(block_tensors(spec_.arch, layer))));
+  return block_of(load_all(with_each_expert(block_tensors(spec_.arch, layer))), spec_.rank);
 }
 
 Tensors WeightLoader::take_block(std::int64_t layer) {

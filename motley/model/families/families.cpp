@@ -14,11 +14,19 @@ const Value* own_key(const Value& metadata, const GgufForm& form, std::string_vi
   return metadata.find(fmt::format("{}.{}", form.architecture, key));
 }
 
+// By `model_type`; null: of none.
+const Family* family_named(const Value* name) {
+  const auto found = std::ranges::find_if(
+      families(), [&](const Family* one) { return name != nullptr && *name == Value(std::string(one->name)); });
+  return found == families().end() ? nullptr : *found;
+}
+
 }  // namespace
 
 std::span<const Family* const> families() {
-  static const std::array table = {&llama_family, &mistral_family, &mixtral_family,
-                                   &opt_family,   &qwen2_family,   &qwen3_family};
+  static const std::array table = {&llama_family,      &mistral_family, &mixtral_family,   &opt_family,
+                                   &qwen2_family,      &qwen3_family,   &qwen3_moe_family, &glm4_moe_family,
+                                   &minimax_m2_family, &gemma3_family,  &gpt_oss_family};
   return table;
 }
 
@@ -53,11 +61,27 @@ const Family* gguf_family(const Value& metadata) {
   return found;
 }
 
-GgufNaming gguf_naming(const Value& metadata) {
-  const Family* family = gguf_family(metadata);
-  if (family == nullptr) return {};
+Value text_config(const Value& config) {
+  const Value* inner = config.is_object() ? config.find("text_config") : nullptr;
+  if (inner == nullptr || family_named(inner->is_object() ? inner->find("model_type") : nullptr) == nullptr)
+    return config;
+  Value own = *inner;
+  // What is said of the whole holds.
+  for (const char* key :
+       {"tie_word_embeddings", "dtype", "torch_dtype", "bos_token_id", "eos_token_id", "pad_token_id"})
+    if (const Value* value = config.find(key)) own.set(key, *value);
+  return own;
+}
+
+TensorNaming tensor_naming(const Value& description) {
+  const Family* family = gguf_family(description);
+  if (family == nullptr) {
+    const Family* of_folder =
+        description.is_object() ? family_named(text_config(description).find("model_type")) : nullptr;
+    return of_folder != nullptr ? TensorNaming{.packed = of_folder->packed} : TensorNaming{};
+  }
   const auto size = [&](std::string_view key) {
-    const Value* value = own_key(metadata, *family->gguf, key);
+    const Value* value = own_key(description, *family->gguf, key);
     return value != nullptr && value->is_integer() ? value->as_integer() : 0;
   };
   const std::int64_t stated = size("attention.key_length"), heads = size("attention.head_count");

@@ -8,7 +8,8 @@
 
 namespace motley {
 
-extern const Family llama_family, mistral_family, mixtral_family, opt_family, qwen2_family, qwen3_family;
+extern const Family gemma3_family, glm4_moe_family, gpt_oss_family, llama_family, minimax_m2_family, mistral_family,
+    mixtral_family, opt_family, qwen2_family, qwen3_family, qwen3_moe_family;
 
 std::span<const Family* const> families();
 const Family& family_of(const Architecture& arch);
@@ -20,7 +21,9 @@ std::vector<PreTokenizer> pre_tokenizers();
 
 // Of a GGUF file; null: its architecture is none that is known.
 const Family* gguf_family(const Value& metadata);
-// By which a Checkpoint finds the tensors of a GGUF file.
-GgufNaming gguf_naming(const Value& metadata);
+// The config.json of the language model, where one of a known family is a part of what this describes.
+Value text_config(const Value& config);
+// By which a Checkpoint finds tensors: of a GGUF file with such metadata, or of a folder with such a config.json.
+TensorNaming tensor_naming(const Value& description);
 
 }  // namespace motley

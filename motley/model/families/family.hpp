@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <optional>
 #include <span>
+#include <string>
 #include <string_view>
 
 #include "motley/checkpoint/gguf_names.hpp"
@@ -14,11 +15,13 @@
 
 namespace motley {
 
-// A number that a GGUF file has below its architecture's name, and config.json under another.
+// A value that a GGUF file has below its architecture's name, and config.json under another.
 struct GgufKey {
   std::string_view gguf, config;
-  std::int64_t (*value)(const Architecture& arch);  // 0: the file has no such key
+  Value (*value)(const Architecture& arch);  // an integer, a number or a flag; null: the file has no such key
 };
+
+inline Value value_or_null(std::int64_t size) { return size > 0 ? Value(size) : Value(); }
 
 // Control tokens that end a turn or a document, which llama.cpp takes for ends of sequences, too.
 inline constexpr std::array<std::string_view, 6> usual_end_texts = {"<|eot_id|>", "<|im_end|>",      "<|end|>",
@@ -34,6 +37,16 @@ struct GgufForm {
   // always have some and the output none; the FFN has none.
   std::string_view attention_bias, ffn_bias;
   std::span<const std::string_view> end_texts = usual_end_texts;
+  Activation activation = Activation::silu;
+  std::int64_t full_period = 0;   // all layers but each one of this number have the window; 0: all have it
+  bool whole_pairs = true;        // where the ramp of YaRN begins and ends, which no key says
+  bool rotates_part = false;      // of a head: `rope.dimension_count` is `rotary_dim` of config.json
+  bool output_bias = true;        // false: `attention_bias` is about queries, keys and values alone
+  std::string_view qk_norm = {};  // says in config.json whether there are norms of heads; empty: it is always so
+  // What config.json states and every file of this architecture means without a key. Null: nothing.
+  void (*add_implied)(Value& config) = nullptr;
+  // What of a model such a file cannot say, to be told as it is: "...". Empty, or null: nothing.
+  std::string (*has_no_key_for)(const Architecture& arch) = nullptr;
 };
 
 struct Family {
@@ -43,6 +56,9 @@ struct Family {
   std::string_view deviation;    // the key of config.json for the standard deviation of new weights
   std::optional<GgufForm> gguf;  // none: not in that format
   std::span<const PreTokenizer> pre_tokenizers = {};  // that came with the family
+  std::span<const PackedNames> packed = {};           // of tensors that safetensors files hold inside others
+  // What `quant_method` may be in config.json: then the experts' matrices are of this type and all others bf16.
+  std::optional<DType> quantised_experts = {};
 };
 
 }  // namespace motley

@@ -16,6 +16,7 @@ struct GatedDefaults {
   std::optional<std::int64_t> head_dim;  // none: hidden / heads
   std::optional<std::int64_t> bos, eos;
   double rotary_theta = 10000, norm_epsilon = 1e-6;
+  std::optional<double> rotated = {};  // share of each head; none: whole heads alone
 };
 Architecture read_gated(const Config& config, const GatedDefaults& defaults);
 
@@ -37,6 +38,13 @@ constexpr std::array<TensorNames, 14> gated_tensors(bool paired_rows) {
       {"final_norm", "model.norm", "output_norm"},
       {"head", "lm_head", "output"},
   }};
+}
+// The same, but for one's name in GGUF files.
+template <std::size_t Size>
+constexpr std::array<TensorNames, Size> with_gguf_name(std::array<TensorNames, Size> tensors, std::string_view role,
+                                                       std::string_view gguf) {
+  std::ranges::find(tensors, role, &TensorNames::role)->gguf = gguf;
+  return tensors;
 }
 // A family's own tensors after those that it shares.
 template <std::size_t Shared, std::size_t Own>

@@ -15,7 +15,7 @@ Architecture read_mistral(const Config& config) {
 
 constexpr std::array<GgufKey, 1> mistral_keys = {
     {{"attention.sliding_window", "sliding_window",
-      [](const Architecture& arch) { return arch.kinds.front().window; }}}};
+      [](const Architecture& arch) { return value_or_null(arch.kinds.front().window); }}}};
 
 constexpr std::string_view words_by_case =
     R"([^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]*[\p{Ll}\p{Lm}\p{Lo}\p{M}]+|[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]+[\p{Ll}\p{Lm}\p{Lo}\p{M}]*|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+)";

@@ -24,7 +24,7 @@ constexpr std::array<PreTokenizer, 8> of_other_models = {{
     {"glm4", {llama3_words}, true},
     {"dbrx smaug-bpe chatglm-bpe", {llama3_words}},
     {"qwen35", {words_with_marks}},
-    {"gpt-4o llama4 kanana2", {words_by_case_with_endings}},
+    {"gpt-4o llama4 kanana2 minimax-m2", {words_by_case_with_endings}},
     {"deepseek-v3 hunyuan-dense", {up_to_three_digits, chinese_and_japanese, words_by_class}},
     {"deepseek-coder", {line_end, letters, punctuation, chinese_japanese_and_korean, one_digit}},
     {"falcon", {signs_and_backticks, gpt2_words, three_digits}},

@@ -7,7 +7,7 @@ namespace {
 
 Architecture read_qwen3(const Config& config) {
   Architecture arch = read_gated(config, {.context = 32768, .kv_heads = 32, .head_dim = 128, .bos = {}, .eos = {}});
-  arch.qk_norm = true;
+  arch.qk_norm = QkNorm::head;
   arch.qkv_bias = arch.output_bias = config.flag("attention_bias", false);
   read_windows(config, arch);
   return arch;

@@ -7,6 +7,7 @@
 
 #include "motley/base/clock.hpp"
 #include "motley/cost/train/train_cost.hpp"
+#include "motley/model/training.hpp"
 #include "motley/planner/train/published/flashflex_layout.hpp"
 #include "motley/planner/train/published/grid.hpp"
 
@@ -192,6 +193,8 @@ void check_shape(const Job& job) {
 
 TrainOutcome plan_train(const Cluster& cluster, const Model& model, const Workload& workload,
                         const TrainOptions& options) {
+  if (const std::string why = untrainable(model.arch); !why.empty())
+    return {.plan = {}, .reason = fmt::format("{} cannot be trained: {}", model.name, why), .hint = untrainable_hint};
   if (options.cost.form != "dtfm" && options.cost.form != "flashflex")
     return plan_joint(cluster, model, workload, options);
   check_train_settings(options.cost);

@@ -83,7 +83,8 @@ StageRunner::StageRunner(const TrainPlan& plan, const std::string& device, Train
       late_(compute) {
   const TrainPlace place = place_of(plan, device);
   if (arch_.position == PositionKind::rotary)
-    frequencies_ = rotary_frequencies(arch_.rotary, arch_.head_dim, training_.sequence_length);
+    for (const Rotary& rotary : arch_.rotaries)
+      frequencies_.push_back(rotary_frequencies(rotary, arch_.head_dim, training_.sequence_length));
   strategies_ = strategies_of(plan, place.replica);
   const TrainStage* stage = &plan.replicas[place.replica].stages[place.stage];
   for (std::size_t s = 0; s < strategies_.size(); ++s) {
@@ -236,7 +237,8 @@ void StageRunner::finish(std::vector<Unfinished> units, std::int64_t micro_batch
   }
 }
 
-// The look-up's gradient goes to the table's rows (embed_backward()); what follows is left to autograd.
+// The look-up's gradient goes to the table's rows (embed_backward()); what follows, but for a factor alone, is left to
+// autograd.
 Tensor StageRunner::embed(Range& range, TrainUnit& unit, std::int64_t micro_batch) {
   const Tensor tokens = tokens_of(inputs_, range, micro_batch);
   const EndWeights ends = ends_of(weights_of(unit));
@@ -245,8 +247,12 @@ Tensor StageRunner::embed(Range& range, TrainUnit& unit, std::int64_t micro_batc
   {
     const at::NoGradGuard values_alone;
     look_up(pass, *range.tensor_ranks, tokens, unit.at("embedding.weight").slice.rows, looked_up);
+    if (!ends.projection_in.defined() && !ends.position.defined()) {
+      Tensor none, hidden;
+      enter_blocks(pass, none, looked_up, none, hidden);
+      return hidden;
+    }
   }
-  if (!ends.projection_in.defined() && !ends.position.defined()) return looked_up;
   const bool kept = training_step_;
   const at::AutoGradMode history(kept);
   if (kept) range.looked_up[micro_batch] = looked_up = leaf_of(looked_up);
@@ -261,6 +267,8 @@ void StageRunner::embed_backward(Range& range, TrainUnit& unit, std::int64_t mic
   if (auto embedded = range.embedded.extract(micro_batch); !embedded.empty()) {
     embedded.mapped().backward(gradient);
     rows = range.looked_up.extract(micro_batch).mapped().grad();
+  } else if (arch_.embedding_factor != 1) {
+    rows = rows * rounded(arch_.embedding_factor, rows.scalar_type());
   }
   const at::NoGradGuard values_alone;
   TrainTensor& table = *unit.tensors.at("embedding.weight");
@@ -290,7 +298,7 @@ Tensor StageRunner::run(Range& range, TrainUnit& unit, const Tensor& hidden) {
   const Ops& ops = slices != nullptr ? slices->ops() : is_late(unit) ? late_.ops() : ops_;
   const BlockCall pass{arch_, ops, *range.tensor_ranks, frequencies_, positions, rows};
   Tensor output = hidden;
-  run_block(pass, block_of(weights_of(unit)), unit.layer, {}, {}, output);
+  run_block(pass, block_of(weights_of(unit), range.tp_rank), unit.layer, {}, {}, output);
   return output;
 }
 

@@ -100,7 +100,7 @@ class StageRunner {
   const ComputeDevice& compute_;
   at::ScalarType type_;
   TrainOps ops_;
-  RotaryFrequencies frequencies_;
+  std::vector<RotaryFrequencies> frequencies_;
   std::vector<Range> ranges_;              // of the worker's stage
   std::vector<StrategyRanks> strategies_;  // of its replica
   std::size_t first_strategy_ = 0;         // of its stage, among them

@@ -12,38 +12,46 @@ using at::Tensor;
 using torch::autograd::AutogradContext;
 using torch::autograd::variable_list;
 
-// Keeps the input and a factor per row; what is between is computed again.
+// Keeps the input and a factor per row; what is between is computed again. `more` is added to the weights.
 struct RmsNorm : torch::autograd::Function<RmsNorm> {
-  static Tensor forward(AutogradContext* context, const Tensor& input, const Tensor& weight, double epsilon) {
+  static Tensor forward(AutogradContext* context, const Tensor& input, const Tensor& weight, double epsilon,
+                        double more) {
     const Tensor x = input.to(at::kFloat);
     const Tensor factor = x.square().mean(-1, true).add_(epsilon).rsqrt_();
     context->save_for_backward({input, weight, factor});
-    return (x * factor).mul_(weight.to(at::kFloat)).to(input.scalar_type());
+    context->saved_data["more"] = more;
+    return (x * factor).mul_(weight.to(at::kFloat) + more).to(input.scalar_type());
   }
   static variable_list backward(AutogradContext* context, const variable_list& gradients) {
     const variable_list saved = context->get_saved_variables();
     const Tensor factor = saved[2], gradient = gradients[0].to(at::kFloat);
+    const Tensor weight = saved[1].to(at::kFloat) + context->saved_data["more"].toDouble();
     const Tensor normed = saved[0].to(at::kFloat) * factor;
     const Tensor own = gradient * normed;
     const Tensor of_weight = own.flatten(0, -2).sum(0).to(saved[1].scalar_type());
-    const Tensor weighted = gradient * saved[1].to(at::kFloat);
-    const Tensor along = (own * saved[1].to(at::kFloat)).mean(-1, true);
+    const Tensor weighted = gradient * weight;
+    const Tensor along = (own * weight).mean(-1, true);
     const Tensor of_input = weighted.sub_(normed.mul(along)).mul_(factor).to(saved[0].scalar_type());
-    return {of_input, of_weight, Tensor()};
+    return {of_input, of_weight, Tensor(), Tensor()};
   }
 };
 
-// silu(gate) x up, of which the two factors are kept.
-struct SiluTimes : torch::autograd::Function<SiluTimes> {
-  static Tensor forward(AutogradContext* context, const Tensor& gate, const Tensor& up) {
+// activation(gate) x up, of which the two factors are kept. The activation is silu or gelu_tanh.
+struct ActivatedTimes : torch::autograd::Function<ActivatedTimes> {
+  static Tensor forward(AutogradContext* context, const Tensor& gate, const Tensor& up, bool silu) {
     context->save_for_backward({gate, up});
-    return at::silu(gate).mul_(up);
+    context->saved_data["silu"] = silu;
+    return activated(gate, silu).mul_(up);
   }
   static variable_list backward(AutogradContext* context, const variable_list& gradients) {
     const variable_list saved = context->get_saved_variables();
     const Tensor &gate = saved[0], &up = saved[1], &gradient = gradients[0];
-    return {at::silu_backward(gradient * up, gate), at::silu(gate).mul_(gradient)};
+    const bool silu = context->saved_data["silu"].toBool();
+    const Tensor of_gate =
+        silu ? at::silu_backward(gradient * up, gate) : at::gelu_backward(gradient * up, gate, "tanh");
+    return {of_gate, activated(gate, silu).mul_(gradient), Tensor()};
   }
+  static Tensor activated(const Tensor& gate, bool silu) { return silu ? at::silu(gate) : at::gelu(gate, "tanh"); }
 };
 
 }  // namespace
@@ -57,8 +65,9 @@ void TrainOps::gated(Activation kind, Tensor& out, Tensor&, const Tensor& input,
   Tensor gates, factors;
   linear(gates, input, gate.weight, gate.bias);
   linear(factors, input, up.weight, up.bias);
-  if (kind == Activation::silu && input.scalar_type() != at::kDouble) {
-    out = SiluTimes::apply(gates, factors);
+  const bool silu = kind.kind == Activation::silu;
+  if ((silu || kind.kind == Activation::gelu_tanh) && input.scalar_type() != at::kDouble) {
+    out = ActivatedTimes::apply(gates, factors, silu);
     return;
   }
   activate(kind, gates, factors);
@@ -71,7 +80,7 @@ void TrainOps::norm(Norm kind, Tensor& out, const Tensor& input, const NormWeigh
   else if (weights.bias.defined())
     engine_.norm(kind, out, input, weights, epsilon);
   else
-    out = RmsNorm::apply(input, weights.weight, epsilon);
+    out = RmsNorm::apply(input, weights.weight, epsilon, kind == Norm::rms1p ? 1.0 : 0.0);
 }
 
 void TrainOps::rotate(Tensor& heads, const Tensor& positions, const RotaryFrequencies& frequencies) const {
@@ -83,6 +92,8 @@ void TrainOps::activate(Activation kind, Tensor& values, const Tensor& factors) 
 }
 
 void TrainOps::add(Tensor& sum, const Tensor& terms, const Tensor& bias) const { engine_.add(sum, terms, bias); }
+
+void TrainOps::scale(Tensor& values, double factor) const { engine_.scale(values, factor); }
 
 void TrainOps::embedding(Tensor& out, const Tensor& tokens, const WeightMatrix& table, const Span& rows) const {
   engine_.embedding(out, tokens, table, rows);

@@ -23,6 +23,7 @@ class TrainOps : public Ops {
   void rotate(at::Tensor& heads, const at::Tensor& positions, const RotaryFrequencies& frequencies) const override;
   void activate(Activation kind, at::Tensor& values, const at::Tensor& factors) const override;
   void add(at::Tensor& sum, const at::Tensor& terms, const at::Tensor& bias) const override;
+  void scale(at::Tensor& values, double factor) const override;
   void embedding(at::Tensor& out, const at::Tensor& tokens, const WeightMatrix& table, const Span& rows) const override;
   // All sequences of a micro-batch are of one length.
   void attend(at::Tensor& out, const at::Tensor& query, const at::Tensor& key, const at::Tensor& value,

@@ -42,6 +42,16 @@ struct SumBackwards : torch::autograd::Function<SumBackwards> {
   }
 };
 
+// Values of the first rank, with the gradient of one's own.
+struct FromFirst : torch::autograd::Function<FromFirst> {
+  static Tensor forward(AutogradContext*, const Tensor& values, TrainRanks* ranks) {
+    Tensor same = ranks->is_first() ? values.clone() : at::zeros_like(values);
+    ranks->sum_values(same);
+    return same;
+  }
+  static variable_list backward(AutogradContext*, const variable_list& gradients) { return {gradients[0], Tensor()}; }
+};
+
 }  // namespace
 
 void TrainRanks::sum(Tensor& terms) {
@@ -57,10 +67,7 @@ void TrainRanks::copy_to_ranks(Tensor& input) {
 }
 
 void TrainRanks::take_from_first(Tensor& values) {
-  if (group_ == nullptr) return;
-  Tensor same = values.detach();
-  if (group_->rank() != 0) same.zero_();
-  sum_values(same);
+  if (group_ != nullptr) values = FromFirst::apply(values, this);
 }
 
 void TrainRanks::sum_values(Tensor& terms) {

@@ -14,6 +14,7 @@ class TrainRanks final : public BlockRanks {
   // Without a group: a single rank.
   TrainRanks(WorkerGroup* group, const ComputeDevice& device) : group_(group), device_(device) {}
 
+  bool is_first() const { return group_ == nullptr || group_->rank() == 0; }
   int size() const override { return group_ != nullptr ? group_->size() : 1; }
   void sum(at::Tensor& terms) override;
   void copy_to_ranks(at::Tensor& input) override;

@@ -22,8 +22,6 @@ void divide(TrainUnit& unit) {
     if (std::ranges::find(unit.sliced, tensor) == unit.sliced.end()) unit.whole.push_back(tensor);
 }
 
-bool cuts_columns(TensorCut cut) { return cut == TensorCut::heads_in || cut == TensorCut::ffn_in; }
-
 std::vector<std::int64_t> shape_of(const TensorSpec& spec, const Slice& slice) {
   if (spec.shape.size() == 1) return {slice.rows.size()};
   return {slice.rows.size(), slice.columns.size()};

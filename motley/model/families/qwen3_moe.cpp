@@ -1,0 +1,79 @@
+// Qwen3-MoE: Qwen3 whose FFNs are experts, but for the layers that it lists.
+#include <fmt/format.h>
+
+#include "motley/model/families/families.hpp"
+#include "motley/model/families/routed.hpp"
+
+namespace motley {
+namespace {
+
+// Layers with a dense FFN: those of `mlp_only_layers`, and of every `decoder_sparse_step` all but the last.
+std::vector<bool> read_dense_layers(const Config& config, std::int64_t layers) {
+  const std::int64_t step = config.size("decoder_sparse_step", max_layers, 1);
+  std::vector<bool> is_dense;
+  for (std::int64_t layer = 0; layer < layers; ++layer) is_dense.push_back((layer + 1) % step != 0);
+  if (!config.has("mlp_only_layers")) return is_dense;
+  const Reader place = config.at("mlp_only_layers");
+  if (!place.value().is_array()) place.expected("a list");
+  const auto& listed = place.value().as_array();
+  for (std::size_t i = 0; i < listed.size(); ++i) {
+    const Limits range{.min = 0, .max = static_cast<double>(layers - 1)};
+    is_dense[static_cast<std::size_t>(binding::read_integer(place.item(i, listed[i]), range))] = true;
+  }
+  return is_dense;
+}
+
+Architecture read_qwen3_moe(const Config& config) {
+  Architecture arch = read_gated(config, {.context = 32768, .kv_heads = 4, .head_dim = {}, .bos = {}, .eos = {}});
+  arch.qk_norm = QkNorm::head;
+  arch.qkv_bias = arch.output_bias = config.flag("attention_bias", false);
+  LayerKind& dense = arch.kinds.front();
+  const bool full = config.states("sliding_window") && !config.has("sliding_window");
+  if (config.flag("use_sliding_window", false) && !full)
+    dense.window = config.size("sliding_window", max_context, 4096);
+  LayerKind sparse = dense;
+  sparse.ffn = config.size("moe_intermediate_size", max_ffn, 768);
+  sparse.experts = read_experts(config, {"num_experts", "num_local_experts"}, 128, 8);
+  // Of all experts' softmax, divided by the sum over the chosen: the softmax of these.
+  sparse.experts.router.score =
+      config.flag("norm_topk_prob", false) ? RouterScore::softmax_of_chosen : RouterScore::softmax;
+  set_sparse_layers(arch, sparse, read_dense_layers(config, arch.layers));
+  return arch;
+}
+
+constexpr std::array<GgufKey, 3> qwen3_moe_keys = {{
+    {"expert_count", "num_experts", [](const Architecture& arch) { return Value(sparse_kind(arch).experts.count); }},
+    {"expert_used_count", "num_experts_per_tok",
+     [](const Architecture& arch) { return Value(sparse_kind(arch).experts.active); }},
+    {"expert_feed_forward_length", "moe_intermediate_size",
+     [](const Architecture& arch) { return Value(sparse_kind(arch).ffn); }},
+}};
+
+void add_normalisation(Value& config) { config.set("norm_topk_prob", true); }
+
+std::string qwen3_moe_without_key(const Architecture& arch) {
+  if (const std::string dense = dense_layer_after(arch, 0); !dense.empty())
+    return dense + " (`mlp_only_layers`, `decoder_sparse_step`),";
+  if (sparse_kind(arch).experts.router.score == RouterScore::softmax)
+    return "a router whose shares are not normalised (`norm_topk_prob`)";
+  return {};
+}
+
+constexpr auto qwen3_moe_tensors = with_tensors(gated_tensors_in_order, mlp_expert_tensors);
+
+}  // namespace
+
+constinit const Family qwen3_moe_family = {
+    .name = "qwen3_moe",
+    .read = read_qwen3_moe,
+    .tensors = qwen3_moe_tensors,
+    .deviation = gated_deviation,
+    .gguf = GgufForm{.architecture = "qwen3moe",
+                     .keys = qwen3_moe_keys,
+                     .attention_bias = "attention_bias",
+                     .ffn_bias = {},
+                     .add_implied = add_normalisation,
+                     .has_no_key_for = qwen3_moe_without_key},
+};
+
+}  // namespace motley

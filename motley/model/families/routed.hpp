@@ -1,0 +1,42 @@
+// What families whose FFNs are experts in some layers or all have in common.
+#pragma once
+
+#include <initializer_list>
+#include <string>
+#include <vector>
+
+#include "motley/model/families/gated.hpp"
+
+namespace motley {
+
+// How many experts a layer has, under the first of these keys that config.json states, and how many of them a token
+// takes.
+Experts read_experts(const Config& config, std::initializer_list<std::string_view> count_keys, std::int64_t count,
+                     std::int64_t active);
+// Refuses a `scoring_func` (`expert_gating_func` of a GGUF file) other than the sigmoid.
+void require_sigmoid(const Config& config);
+// Layers become of the sparse kind, but for the dense ones, which stay of the architecture's only kind.
+void set_sparse_layers(Architecture& arch, const LayerKind& sparse, const std::vector<bool>& is_dense);
+
+// The first kind of layer with experts.
+const LayerKind& sparse_kind(const Architecture& arch);
+std::int64_t leading_dense_layers(const Architecture& arch);
+// Of the first layer without experts among those after `first`, as errors call it; empty: there is none.
+std::string dense_layer_after(const Architecture& arch, std::int64_t first);
+
+// Hugging Face's `mlp` modules.
+inline constexpr std::array<TensorNames, 4> mlp_expert_tensors = {{
+    {"router", "model.layers.N.mlp.gate", "blk.N.ffn_gate_inp"},
+    {"experts.E.gate", "model.layers.N.mlp.experts.E.gate_proj", "blk.N.ffn_gate_exps"},
+    {"experts.E.up", "model.layers.N.mlp.experts.E.up_proj", "blk.N.ffn_up_exps"},
+    {"experts.E.down", "model.layers.N.mlp.experts.E.down_proj", "blk.N.ffn_down_exps"},
+}};
+// Those of Mixtral's.
+inline constexpr std::array<TensorNames, 4> block_sparse_tensors = {{
+    {"router", "model.layers.N.block_sparse_moe.gate", "blk.N.ffn_gate_inp"},
+    {"experts.E.gate", "model.layers.N.block_sparse_moe.experts.E.w1", "blk.N.ffn_gate_exps"},
+    {"experts.E.up", "model.layers.N.block_sparse_moe.experts.E.w3", "blk.N.ffn_up_exps"},
+    {"experts.E.down", "model.layers.N.block_sparse_moe.experts.E.w2", "blk.N.ffn_down_exps"},
+}};
+
+}  // namespace motley
