@@ -165,7 +165,7 @@ TEST_F(GgufConfigTest, NamesWhatItCannotExpress) {
   EXPECT_THAT(refused({.architecture = "qwen2moe"}), HasSubstr("the architecture \"qwen2moe\" is not supported"));
   EXPECT_THAT(refused({.query_bias = true}), HasSubstr("biases of some"));
   EXPECT_THAT(refused({.architecture = "qwen2"}), HasSubstr("biases of some"));
-  EXPECT_THAT(refused({.types = {{"blk.0.ffn_up.weight", "IQ4_NL"}}}), HasSubstr("ffn_up.weight is of type IQ4_NL"));
+  EXPECT_THAT(refused({.types = {{"blk.0.ffn_up.weight", "Q8_1"}}}), HasSubstr("ffn_up.weight is of type Q8_1"));
   const auto with = [&](const std::string& key, std::uint32_t value) {
     return refused({.more = [&](GgufWriter& writer) { writer.set_u32(key, value); }});
   };
