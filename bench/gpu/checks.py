@@ -18,7 +18,7 @@ from typing import Callable
 
 GENERATE = 24
 PROMPT_LENGTHS = [1, 7, 40, 83]
-QUANTISED = ["q8_0", "q4_0", "q4_1", "q5_0", "q5_1", "q4_k", "q5_k", "q6_k"]
+QUANTISED = ["q8_0", "q4_0", "q4_1", "q5_0", "q5_1", "q4_k", "q5_k", "q6_k", "mxfp4", "iq4_nl", "iq4_xs"]
 SCRIPTS = [dict(name="alone"), dict(name="batched, chunks of 17", chunk=17, together=True), dict(name="batched", together=True)]
 STEPS = 32
 CONTEXT = 128

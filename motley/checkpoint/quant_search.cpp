@@ -206,8 +206,8 @@ float rounded_to_code(float value) {
   return code;
 }
 
-// The best scale for 32 values = scale * code, of either sign: each step gives the values codes, for which least squares
-// give a scale.
+// The best scale for 32 values = scale * code, of either sign: each step gives the values codes, for which least
+// squares give a scale.
 float search_code_scale(const float* values) {
   const float extreme = extreme_of(values, 32);
   float best = 0, most = 0;  // of the squares that the codes account for
@@ -244,8 +244,8 @@ float code_error(const float* values, float scale) {
 
 void put_codes(const float* values, float scale, std::uint8_t* low) {
   for (int i = 0; i < 16; ++i)
-    low[i] = static_cast<std::uint8_t>(nearest_code(over(values[i], scale)) |
-                                       nearest_code(over(values[i + 16], scale)) << 4);
+    low[i] = static_cast<std::uint8_t>(nearest_code(over(values[i], scale)) | nearest_code(over(values[i + 16], scale))
+                                                                                  << 4);
 }
 
 }  // namespace

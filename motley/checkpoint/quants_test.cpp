@@ -36,8 +36,8 @@ DType dtype_of(std::string_view stored) {
 }
 
 TEST(Quants, DequantiseAsTheReferenceBitForBit) {
-  for (const char* name : {"Q8_0", "Q4_0", "Q4_1", "Q5_0", "Q5_1", "Q4_K", "Q5_K", "Q6_K", "MXFP4", "IQ4_NL", "IQ4_XS",
-                           "F16", "BF16"}) {
+  for (const char* name :
+       {"Q8_0", "Q4_0", "Q4_1", "Q5_0", "Q5_1", "Q4_K", "Q5_K", "Q6_K", "MXFP4", "IQ4_NL", "IQ4_XS", "F16", "BF16"}) {
     const StoredTensor& blocks = goldens().tensors().at(name);
     const std::vector<float> expected = floats(goldens().tensors().at(std::string(name) + ".values"));
     ASSERT_EQ(static_cast<std::int64_t>(expected.size()), blocks.shape.back());
@@ -100,7 +100,7 @@ double relative_error(DType type, const std::vector<float>& values) {
 }
 
 // Bounds: what ggml_quantize_chunk() of llama.cpp 0.3.36 (of llama-cpp-python) leaves on these very values.
-TEST(Quants, KTypesLeaveAsLittleErrorAsTheReference) {
+TEST(Quants, TypesThatAreSearchedForLeaveAsLittleErrorAsTheReference) {
   std::mt19937 random(1);
   std::normal_distribution<float> normal(0, 0.02F);
   std::vector<float> values(256 * 64);
@@ -108,6 +108,8 @@ TEST(Quants, KTypesLeaveAsLittleErrorAsTheReference) {
   EXPECT_LT(relative_error(DType::q4_k, values), 0.0714);
   EXPECT_LT(relative_error(DType::q5_k, values), 0.0361);
   EXPECT_LT(relative_error(DType::q6_k, values), 0.0179);
+  EXPECT_LT(relative_error(DType::iq4_nl, values), 0.0765);
+  EXPECT_LT(relative_error(DType::iq4_xs, values), 0.077);
 }
 
 // With a scale and a minimum of 16 bits each: half a step of 15, and what rounding these two adds.

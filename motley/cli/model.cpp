@@ -111,7 +111,7 @@ void add_model(CLI::App& parent, Action& action) {
   memory_verb->add_option("--shares", options->shares, "Shares of the ranks, which sum to 1 (default: equal)")
       ->delimiter(',');
   memory_verb->add_option("--weight-type", options->weight_type,
-                          "Weights: fp32, bf16, fp16, int8, q8_0 to q6_k, or file (default: the model's)");
+                          "Weights: fp32, bf16, fp16, int8, q8_0 to iq4_xs, or file (default: the model's)");
   memory_verb->add_option("--kv-type", options->kv_type, "Type of keys and values (default: the weight type)");
   memory_verb->add_option("--kv-tokens", options->kv_tokens, "Tokens that the KV cache holds (default 4096)")
       ->check(CLI::NonNegativeNumber);

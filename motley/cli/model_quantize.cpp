@@ -60,7 +60,8 @@ void add_model_quantize(CLI::App& model_verbs, Action& action) {
   verb->add_option("model", options->model, "Model folder with config.json and weights, or a GGUF file")
       ->required()
       ->type_name("MODEL");
-  verb->add_option("--type", options->type, "f32, f16, bf16, q8_0, q4_0, q4_1, q5_0, q5_1, q4_k, q5_k or q6_k")
+  verb->add_option("--type", options->type,
+                   "f32, f16, bf16, q8_0, q4_0 to q5_1, q4_k, q5_k, q6_k, mxfp4, iq4_nl or iq4_xs")
       ->required();
   verb->add_option("-o,--output", options->file, "File to write")->required()->type_name("FILE");
   verb->add_option("--threads", options->threads, "Threads (default: all cores)")->check(CLI::Range(0, 1024));

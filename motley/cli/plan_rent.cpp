@@ -171,7 +171,7 @@ void add_plan_rent(CLI::App& plan_verbs, Action& action) {
                    "With --model: share of its rate that each copy is planned for (default 0.8)")
       ->check(CLI::Range(0.01, 1.0));
   verb->add_option("--weight-type", options->weight_type,
-                   "With --model: fp32, bf16, fp16, q8_0 to q6_k, file (default: the model's)");
+                   "With --model: fp32, bf16, fp16, q8_0 to iq4_xs, file (default: the model's)");
   verb->add_option("--kv-type", options->kv_type, "With --model: type of keys and values (default: the weight type)");
   verb->add_option("--max-batch", options->made.max_batch,
                    "With --model: most requests in flight per copy (default 1024)")

@@ -133,7 +133,7 @@ void add_planning_options(CLI::App& verb, PlanningOptions& options, const std::s
   add_cost_options(verb, options.cost, options.settings,
                    fmt::format("{} (default motley)", fmt::join(serve_forms(), ", ")), "hexgen.batch=4");
   verb.add_option("--weight-type", options.weight_type,
-                  "Weights: fp32, bf16, fp16 (plan only), q8_0 to q6_k, file (default: the model's)");
+                  "Weights: fp32, bf16, fp16 (plan only), q8_0 to iq4_xs, file (default: model's)");
   verb.add_option("--max-kl", options.max_kl,
                   "Let weights, keys and values be quantised, up to this divergence, as in 0.02")
       ->check(CLI::Range(1e-6, 10.0));

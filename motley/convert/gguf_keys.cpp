@@ -23,7 +23,10 @@ std::uint32_t file_type(DType type) {
     case DType::q4_k: return 14;
     case DType::q5_k: return 16;
     case DType::q6_k: return 18;
+    case DType::iq4_nl: return 25;
+    case DType::iq4_xs: return 30;
     case DType::bf16: return 32;
+    case DType::mxfp4: return 38;
     default: MOTLEY_CHECK(false);
   }
 }

@@ -43,7 +43,7 @@ DType held_type(const Architecture& arch, const TensorSpec& tensor, DType weight
   } else if (is_quantised(type)) {
     type = fitting(type, tensor.shape[1]);
   }
-  return is_quantised(type) ? type : computed;
+  return type == DType::bf16 ? computed : type;
 }
 
 Span whole_blocks(DType type, const Span& columns) {

@@ -148,6 +148,9 @@ TEST(Memory, QuantisedMatricesAreWholeBlocksPerRow) {
   const TensorSpec query = tensor("q.weight"), output = tensor("o.weight"), down = tensor("down.weight");
   EXPECT_EQ(held_type(arch, query, DType::q4_k), DType::q4_k);
   EXPECT_EQ(held_type(arch, output, DType::q4_k), DType::q5_0);
+  EXPECT_EQ(held_type(arch, query, DType::iq4_xs), DType::iq4_xs);
+  EXPECT_EQ(held_type(arch, output, DType::iq4_xs), DType::iq4_nl);
+  EXPECT_EQ(held_type(arch, output, DType::mxfp4), DType::mxfp4);
   EXPECT_EQ(held_type(arch, tensor("attention_norm.weight"), DType::q4_k), DType::fp32);
   EXPECT_EQ(held_type(arch, embedding_tensors(arch).front(), DType::q4_k), DType::q4_k);
   EXPECT_EQ(held_type(arch, embedding_tensors(arch).front(), DType::int8), DType::bf16);
@@ -183,8 +186,10 @@ TEST(Memory, OfAFileEachTensorHasItsType) {
   EXPECT_EQ(weight_bytes(arch, {.layers = {0, 3}}, whole, DType::file), 2 * small + large);
   EXPECT_EQ(largest_block_bytes(arch, whole, DType::file), large);
   EXPECT_EQ(largest_block_bytes(arch, whole, DType::q4_k), small);
+  EXPECT_EQ(weight_bytes(arch, {.layers = {}, .embedding = true}, whole, DType::file), 100 * 256 * 2);
+  set_tensor_types(arch, {{"model.embed_tokens.weight", DType::bf16}});
   EXPECT_EQ(weight_bytes(arch, {.layers = {}, .embedding = true}, whole, DType::file), 100 * 256 * 4)
-      << "fp16 is held as fp32";
+      << "activations are fp32, and bf16 that meets them is held as fp32";
 }
 
 }  // namespace

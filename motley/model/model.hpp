@@ -135,7 +135,8 @@ struct RankMemory {
 };
 // The type that a tensor is held in where a stage has weights of `weight_type`. Norms and biases have that of the
 // activations. Matrices: int8 and int4 hold for those of the blocks alone; GGUF's types for all, tables included, with
-// `fitting()` for rows that are not whole blocks; `file` takes the file's type. What would be fp16 is held as fp32.
+// `fitting()` for rows that are not whole blocks; `file` takes the file's type. What would be bf16 there is held as
+// fp32.
 DType held_type(const Architecture& arch, const TensorSpec& tensor, DType weight_type);
 // Columns of a matrix of this type as whole blocks: a block that a boundary runs through is held on both its sides.
 Span whole_blocks(DType type, const Span& columns);

@@ -14,7 +14,7 @@ namespace {
 // kernels.
 constexpr std::int64_t grain = 8;
 
-constexpr std::int64_t small_block = 32;  // values of a block of GGUF's types but for the K types
+constexpr std::int64_t small_block = 32;  // values of a block of GGUF's types but for the K types and iq4_xs
 
 constexpr double rounding = 1e-9;  // quotas this close to a whole number are that number
 

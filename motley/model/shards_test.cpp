@@ -117,7 +117,7 @@ TEST(Shards, FfnOfATypeMadeAtLoadIsCutAtItsBlocks) {
   EXPECT_THAT(cut(DType::q8_0, 512, 3), ElementsAre(192, 160, 160));
   EXPECT_THAT(cut(DType::q8_0, 1024, 3, {0.5, 0.25, 0.25}), ElementsAre(512, 256, 256));
   EXPECT_THAT(cut(DType::q4_0, 64, 3), ElementsAre(24, 24, 16)) << "not a block of 32 for each";
-  EXPECT_THAT(cut(DType::q4_0, 72, 3), ElementsAre(24, 24, 24)) << "held as fp32";
+  EXPECT_THAT(cut(DType::q4_0, 72, 3), ElementsAre(24, 24, 24)) << "held as fp16";
   for (const DType dense : {DType::fp32, DType::bf16, DType::int4, DType::file})
     EXPECT_THAT(cut(dense, 1536, 5), ElementsAre(312, 312, 304, 304, 304));
 }

@@ -10,6 +10,7 @@ TEST(TypeQuality, IsTheMeasuredDivergence) {
   EXPECT_EQ(weight_kl(DType::q8_0), 0.0014);
   EXPECT_EQ(weight_kl(DType::q4_0), 0.074);
   EXPECT_FALSE(weight_kl(DType::int4)) << "not measured";
+  EXPECT_FALSE(weight_kl(DType::mxfp4)) << "not measured";
   EXPECT_EQ(kv_kl(DType::bf16), 0);
   EXPECT_EQ(kv_kl(DType::q8_0), 0.0003);
   EXPECT_FALSE(kv_kl(DType::q4_0)) << "not measured";
@@ -18,10 +19,10 @@ TEST(TypeQuality, IsTheMeasuredDivergence) {
 TEST(TypeQuality, ChoicesFitTheRowsAndHaveNoBetterOther) {
   Architecture arch = read_model("llama-2-7b").arch;  // rows of 4096 and 11008, both multiples of 256
   EXPECT_EQ(weight_type_choices(arch),
-            (std::vector<DType>{DType::fp16, DType::q8_0, DType::q6_k, DType::q5_k, DType::q4_k}));
+            (std::vector<DType>{DType::fp16, DType::q8_0, DType::q6_k, DType::q5_k, DType::q4_k, DType::iq4_xs}));
   arch.kinds.front().ffn = 11008 + 32;
   EXPECT_EQ(weight_type_choices(arch),
-            (std::vector<DType>{DType::fp16, DType::q8_0, DType::q5_1, DType::q5_0, DType::q4_1, DType::q4_0}));
+            (std::vector<DType>{DType::fp16, DType::q8_0, DType::q5_1, DType::q5_0, DType::iq4_nl}));
   arch.kinds.front().ffn = 11008 + 8;
   EXPECT_EQ(weight_type_choices(arch), (std::vector<DType>{DType::fp16}));
 }

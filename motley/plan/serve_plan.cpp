@@ -71,12 +71,14 @@ std::vector<DeviceMemory> stage_memory(const ServePlan& plan, const Stage& stage
   return memory;
 }
 
-std::int64_t held_layers(const Stage& stage, const LayerRange& layers) {
-  const auto both = [&](const LayerRange& other) {
-    return std::max<std::int64_t>(0, std::min(layers.end, other.end) - std::max(layers.first, other.first));
+std::vector<LayerRange> held_layers(const Stage& stage, const LayerRange& layers) {
+  std::vector<LayerRange> held;
+  const auto add_both = [&](const LayerRange& other) {
+    const LayerRange both{std::max(layers.first, other.first), std::min(layers.end, other.end)};
+    if (both.size() > 0) held.push_back(both);
   };
-  std::int64_t held = both(stage.layers);
-  for (const StandbyWeights& standby : stage.standby_weights) held += both(standby.layers);
+  add_both(stage.layers);
+  for (const StandbyWeights& standby : stage.standby_weights) add_both(standby.layers);
   return held;
 }
 

@@ -121,8 +121,8 @@ struct ServePlan {
 };
 Schema<ServePlan> schema_of(Bound<ServePlan>);
 
-// How many of these layers the stage holds, standby weights included.
-std::int64_t held_layers(const Stage& stage, const LayerRange& layers);
+// Those of these layers that the stage holds, standby weights included.
+std::vector<LayerRange> held_layers(const Stage& stage, const LayerRange& layers);
 
 // The first hop that decodes of a route that begins with prefill stages; none where all its hops do both.
 std::optional<std::size_t> hand_over_hop(const ServePlan& plan, const Route& route);

@@ -177,7 +177,7 @@ TEST(Plan, ErrorsNamePlaceCauseAndFix) {
   member(plan, "stages").as_array()[2].set("weight_type", "f32");
   EXPECT_EQ(error_of(plan),
             "stages[2].weight_type: \"f32\" is not one of fp32, bf16, fp16, int8, int4, q8_0, q4_0, q4_1, "
-            "q5_0, q5_1, q4_k, q5_k, q6_k, file | did you mean \"fp32\"?");
+            "q5_0, q5_1, q4_k, q5_k, q6_k, mxfp4, iq4_nl, iq4_xs, file | did you mean \"fp32\"?");
   plan = good;
   member(plan, "step").set("block_tokens", 0);
   EXPECT_EQ(error_of(plan), "step.block_tokens: 0 is out of range | accepted: at least 1, at most 65536");

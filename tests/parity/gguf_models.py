@@ -4,7 +4,8 @@ import gguf
 import torch
 from transformers import AutoConfig, AutoModelForCausalLM
 
-TYPES = ["q8_0", "q4_0", "q4_1", "q5_0", "q5_1", "q4_k", "q5_k", "q6_k"]
+RECORDED = ["q8_0", "q4_0", "q4_1", "q5_0", "q5_1", "q4_k", "q5_k", "q6_k"]  # what llama.cpp makes of them is in tests/data
+TYPES = RECORDED + ["mxfp4", "iq4_nl", "iq4_xs"]
 # Changes to the shape of 135 M parameters: rows of 576, of 1536, and of no whole number of blocks.
 ROWS_OF_MANY_LENGTHS = dict(num_hidden_layers=2, vocab_size=256, head_dim=36)
 ARCHITECTURES = {"llama": gguf.MODEL_ARCH.LLAMA, "mixtral": gguf.MODEL_ARCH.LLAMA, "qwen3": gguf.MODEL_ARCH.QWEN3,

@@ -1,4 +1,4 @@
-"""Records what llama.cpp makes of models in every quantised type, for tests/parity/test_gguf.py. Run with the reference environment:
+"""Records what llama.cpp makes of models in quantised types, for tests/parity/test_gguf.py. Run with the reference environment:
 
     python tests/reference/llama_cpp_goldens.py MOTLEY FOLDER_OF_LLAMA_CPP_PROGRAMS
 
@@ -27,7 +27,7 @@ ROOT = Path(__file__).resolve().parents[2]
 sys.path += [str(ROOT / "examples/tales"), str(ROOT / "bench/decode"), str(ROOT / "tests/parity")]
 import grammar  # noqa: E402
 import make_model  # noqa: E402
-from gguf_models import ROWS_OF_MANY_LENGTHS, TYPES, types_by_tensor  # noqa: E402
+from gguf_models import RECORDED, ROWS_OF_MANY_LENGTHS, types_by_tensor  # noqa: E402
 
 TALES = ROOT / "data/models/tales"
 CONTEXT = 128
@@ -71,7 +71,7 @@ def outputs(motley, programs, folder):
         shutil.copy(TALES / file, folder / "small256")
     arrays = {}
     for model in (TALES, folder / "small256"):
-        for kind in TYPES:
+        for kind in RECORDED:
             file, logits = folder / "model.gguf", folder / "logits"
             subprocess.run([motley, "model", "quantize", model, "--type", kind, "-o", file, "-q"], check=True)
             subprocess.run([programs / "llama-perplexity", "-m", file, "-f", folder / "text", "-c", str(CONTEXT), "-b", str(CONTEXT),
@@ -87,7 +87,7 @@ def tensor_types(motley, programs, folder):
     make_model.make("135m", folder / "135m", **ROWS_OF_MANY_LENGTHS)
     subprocess.run([motley, "model", "quantize", folder / "135m", "--type", "f32", "-o", folder / "f32.gguf", "-q"], check=True)
     types = {}
-    for kind in TYPES:
+    for kind in RECORDED:
         file = folder / "model.gguf"
         subprocess.run([programs / "llama-quantize", "--pure", folder / "f32.gguf", file, kind.upper()], check=True,
                        stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)

@@ -6,6 +6,7 @@
 #include <type_traits>
 #include <vector>
 
+#include "motley/checkpoint/quant_blocks.hpp"
 #include "motley/engine/cpu/cpu_kernels_sets.hpp"
 #include "motley/engine/cpu/weight_panels.hpp"
 

@@ -104,15 +104,23 @@ void add(T* total, const T* terms, const T* bias, std::int64_t columns, std::int
     put(total + i, to_float(total[i]) + (to_float(terms[i]) + to_float(bias[i % columns])));
 }
 
-template <class T>
-inline constexpr Product<T> dense_product{prepared_bytes<T>,      prepare_input<T>,   1,
-                                          multiply<T, T>,         multiply<T, float>, 0,
-                                          tile_rows(tile_tokens), tile_tokens,        Dot<T>::arithmetic};
+template <class W>
+inline constexpr Product<ActivationOf<W>> dense_product{prepared_bytes<W>,
+                                                        prepare_input<W>,
+                                                        1,
+                                                        multiply<W, ActivationOf<W>>,
+                                                        multiply<W, float>,
+                                                        0,
+                                                        tile_rows(tile_tokens),
+                                                        tile_tokens,
+                                                        Dot<W>::arithmetic};
 
 template <class T>
 const Product<T>* product_of(DType weights) {
   if constexpr (std::is_same_v<T, float>)
-    return weights == DType::fp32 ? &dense_product<float> : quantised_product_of(weights);
+    return weights == DType::fp32   ? &dense_product<float>
+           : weights == DType::fp16 ? &dense_product<Fp16>
+                                    : quantised_product_of(weights);
 #ifdef MOTLEY_AMX
   else
     return weights == DType::bf16 ? &tiled_product : nullptr;

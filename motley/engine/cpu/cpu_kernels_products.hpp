@@ -1,4 +1,4 @@
-// Products with weights of fp32 and bf16. Included once per instruction set, after cpu_kernels_vectors.hpp.
+// Products with weights of fp32, bf16 and fp16. Included once per instruction set, after cpu_kernels_vectors.hpp.
 //
 // A dot product walks along the inputs, `lanes` of them at a time into as many sums, which are added up at the end of
 // each stretch of `stretch_inputs`. So a token's result is the same in tiles of any shape.
@@ -12,23 +12,25 @@ constexpr std::string_view fp32_product = "fp32 x fp32, `vfmadd`";
 constexpr std::string_view fp32_product = "fp32 x fp32";
 #endif
 
-// How weights of a type and inputs meet. `Input`: of prepared inputs. A step takes `parts` vectors of inputs.
-template <class T>
+// How weights of type W and activations meet. `Input`: of prepared inputs. A step takes `parts` vectors of inputs.
+template <class W>
 struct Dot {
   static constexpr std::string_view arithmetic = fp32_product;
+  using Activation = float;
   using Input = float;
   using Register = Vec;
   static constexpr std::int64_t step = lanes;
   static constexpr int parts = 1;
-  [[gnu::always_inline]] static Register weight(const T* p, int) { return load(p); }
+  [[gnu::always_inline]] static Register weight(const W* p, int) { return load(p); }
   [[gnu::always_inline]] static Register input(const Input* p) { return load(p); }
   [[gnu::always_inline]] static Vec add(Vec total, Register w, Register x) { return total + w * x; }
-  static void prepare(const T* from, std::int64_t count, Input* to) { std::copy_n(from, count, to); }
+  static void prepare(const float* from, std::int64_t count, Input* to) { std::copy_n(from, count, to); }
 };
 #ifdef MOTLEY_AVX512BF16
 template <>
 struct Dot<Bf16> {
   static constexpr std::string_view arithmetic = "bf16 x bf16, `vdpbf16ps`";
+  using Activation = Bf16;
   using Input = Bf16;
   using Register = __m512bh;
   static constexpr std::int64_t step = 2 * lanes;
@@ -48,6 +50,7 @@ struct Dot<Bf16> {
 template <>
 struct Dot<Bf16> {
   static constexpr std::string_view arithmetic = fp32_product;
+  using Activation = Bf16;
   using Input = float;
   using Register = Vec;
   static constexpr std::int64_t step = 2 * lanes;
@@ -67,22 +70,28 @@ struct Dot<Bf16> {
 };
 #endif
 
-template <class T>
+template <class W>
+using ActivationOf = typename Dot<W>::Activation;
+template <class W>
+using InputOf = typename Dot<W>::Input;
+
+template <class W>
 std::int64_t padded_inputs(std::int64_t inputs) {
-  return (inputs + Dot<T>::step - 1) / Dot<T>::step * Dot<T>::step;
+  return (inputs + Dot<W>::step - 1) / Dot<W>::step * Dot<W>::step;
 }
 // An odd number of cache lines, so that tokens side by side do not fall into the same sets of a cache.
-template <class T>
+template <class W>
 std::int64_t prepared_bytes(std::int64_t inputs) {
   constexpr std::int64_t line = 64;
-  const std::int64_t bytes = padded_inputs<T>(inputs) * static_cast<std::int64_t>(sizeof(typename Dot<T>::Input));
+  const std::int64_t bytes = padded_inputs<W>(inputs) * static_cast<std::int64_t>(sizeof(InputOf<W>));
   return ((bytes + line - 1) / line | 1) * line;
 }
-template <class T>
-void prepare_input(const T* input, std::int64_t, std::int64_t, std::int64_t inputs, std::int64_t, std::byte* prepared) {
-  auto* to = reinterpret_cast<typename Dot<T>::Input*>(prepared);
-  std::fill(to + inputs / Dot<T>::step * Dot<T>::step, to + padded_inputs<T>(inputs), typename Dot<T>::Input{});
-  Dot<T>::prepare(input, inputs, to);
+template <class W>
+void prepare_input(const ActivationOf<W>* input, std::int64_t, std::int64_t, std::int64_t inputs, std::int64_t,
+                   std::byte* prepared) {
+  auto* to = reinterpret_cast<InputOf<W>*>(prepared);
+  std::fill(to + inputs / Dot<W>::step * Dot<W>::step, to + padded_inputs<W>(inputs), InputOf<W>{});
+  Dot<W>::prepare(input, inputs, to);
 }
 
 // Where a tile's sums go: sums[token * stride + row], which `fresh` ones start.
@@ -94,10 +103,10 @@ struct Sums {
 
 // R rows of the weight times C tokens, over inputs [0, count) of the stretch that `weight` and `input` point to.
 // `ahead`: A rows that will be met later and are fetched meanwhile.
-template <int R, int C, int A, class T>
-inline void product_tile(const T* weight, std::int64_t weight_stride, const typename Dot<T>::Input* input,
-                         std::int64_t input_stride, std::int64_t count, const T* ahead, const Sums& sums) {
-  using D = Dot<T>;
+template <int R, int C, int A, class W>
+inline void product_tile(const W* weight, std::int64_t weight_stride, const InputOf<W>* input,
+                         std::int64_t input_stride, std::int64_t count, const W* ahead, const Sums& sums) {
+  using D = Dot<W>;
   Vec total[R][C] = {};
   std::int64_t k = 0;
   const auto add_step = [&](const auto& weight_at) {
@@ -121,7 +130,7 @@ inline void product_tile(const T* weight, std::int64_t weight_stride, const type
     add_step([&](int r, int part) { return D::weight(weight + r * weight_stride + k, part); });
   }
   if (const std::int64_t rest = count - k; rest > 0) {
-    T padded[R][D::step] = {};
+    W padded[R][D::step] = {};
     for (int r = 0; r < R; ++r) std::copy_n(weight + r * weight_stride + k, rest, padded[r]);
     add_step([&](int r, int part) { return D::weight(padded[r], part); });
   }
@@ -141,41 +150,41 @@ constexpr int tile_rows(int tokens) { return tokens == 1 ? 8 : vector_bytes == 6
 
 // What is fetched while a block of rows meets its tokens, tile by tile: each tile of tokens fetches a share of it, so
 // that memory is never idle and no line is asked for twice.
-template <class T>
+template <class W>
 struct Ahead {
-  const T* first;      // of as many rows as the block has
+  const W* first;      // of as many rows as the block has
   std::int64_t tiles;  // of tokens
   std::int64_t tile;   // which is next
 };
 
 // A block of rows times C tokens, over one stretch of inputs.
-template <int C, class T>
-inline void product_rows(const LinearTask<T>& task, std::int64_t row, std::int64_t last, std::int64_t token,
-                         std::int64_t k, const Ahead<T>& ahead, Sums sums) {
-  using Input = typename Dot<T>::Input;
+template <int C, class W>
+inline void product_rows(const LinearTask<ActivationOf<W>>& task, std::int64_t row, std::int64_t last,
+                         std::int64_t token, std::int64_t k, const Ahead<W>& ahead, Sums sums) {
+  using Input = InputOf<W>;
   constexpr int R = tile_rows(C);
   const auto input_stride = task.input_bytes / static_cast<std::int64_t>(sizeof(Input));
   const Input* input = reinterpret_cast<const Input*>(task.input + token * task.input_bytes) + k;
-  const T* weight = reinterpret_cast<const T*>(task.weight) + k;
+  const W* weight = reinterpret_cast<const W*>(task.weight) + k;
   const std::int64_t count = std::min(stretch_inputs, task.inputs - k);
   // One token runs 1.03 to 1.17 times as fast without (AVX2, Zen 3), and 1.12 to 1.27 times in vectors of 16 bytes.
   constexpr bool fetches = C > 1 || vector_bytes == 64;
   const std::int64_t share = (R + ahead.tiles - 1) / ahead.tiles, fetched = ahead.tile * share;
-  const auto tile = fetched >= R || !fetches ? product_tile<R, C, 0, T>
-                    : share == 1             ? product_tile<R, C, 1, T>
-                    : share == 2             ? product_tile<R, C, 2, T>
-                                             : product_tile<R, C, R, T>;
-  const T* next = ahead.first + fetched * task.inputs;
+  const auto tile = fetched >= R || !fetches ? product_tile<R, C, 0, W>
+                    : share == 1             ? product_tile<R, C, 1, W>
+                    : share == 2             ? product_tile<R, C, 2, W>
+                                             : product_tile<R, C, R, W>;
+  const W* next = ahead.first + fetched * task.inputs;
   for (; row + R <= last; row += R, sums.first += R, next += R * task.inputs)
     tile(weight + row * task.inputs, task.inputs, input, input_stride, count, next, sums);
   for (; row < last; ++row, ++sums.first)
-    product_tile<1, C, 0, T>(weight + row * task.inputs, task.inputs, input, input_stride, count, nullptr, sums);
+    product_tile<1, C, 0, W>(weight + row * task.inputs, task.inputs, input, input_stride, count, nullptr, sums);
 }
 
 // Rows [first, last) times all tokens. While a stretch of the inputs of a tile's tokens is in the first-level cache, it
 // meets a block of rows, which is in the second.
-template <class T, class Out>
-void multiply(const LinearTask<T>& task, std::int64_t first, std::int64_t last) {
+template <class W, class Out>
+void multiply(const LinearTask<ActivationOf<W>>& task, std::int64_t first, std::int64_t last) {
   constexpr std::int64_t block_rows = 48;  // a multiple of what tiles have
   const std::int64_t rows = task.tokens > tile_tokens ? block_rows : tile_rows(static_cast<int>(task.tokens));
   thread_local std::vector<float> scratch;
@@ -186,7 +195,7 @@ void multiply(const LinearTask<T>& task, std::int64_t first, std::int64_t last) 
       // Of few tokens the same place of the next rows: theirs is another page, which the processor would not foresee.
       const bool here = task.tokens > tile_tokens && k + stretch_inputs < task.inputs;
       const std::int64_t then = here ? k + stretch_inputs : task.tokens > tile_tokens ? 0 : k;
-      Ahead<T> ahead{reinterpret_cast<const T*>(task.weight) + (here ? row : row + rows) * task.inputs + then,
+      Ahead<W> ahead{reinterpret_cast<const W*>(task.weight) + (here ? row : row + rows) * task.inputs + then,
                      (task.tokens + tile_tokens - 1) / tile_tokens, 0};
       for (std::int64_t token = 0, tile = 0; token < task.tokens; token += tile, ++ahead.tile) {
         const std::int64_t rest = task.tokens - token, tiles = (rest + tile_tokens - 1) / tile_tokens;

@@ -19,7 +19,9 @@ namespace {
 
 float widen(float x) { return x; }
 float widen(Bf16 x) { return std::bit_cast<float>(std::uint32_t{x.bits} << 16); }
+float widen(Fp16 x) { return half_to_float(x.bits); }
 void narrow(float from, float& to) { to = from; }
+void narrow(float from, Fp16& to) { to.bits = float_to_half(from); }
 void narrow(float from, Bf16& to) {
   const auto bits = std::bit_cast<std::uint32_t>(from);
   to.bits = static_cast<std::uint16_t>((bits + 0x7fff + ((bits >> 16) & 1)) >> 16);
@@ -46,21 +48,21 @@ std::vector<std::byte> prepare(const Product<T>& product, const T* input, std::i
 }
 
 // The rows of a weight as the product reads them.
-template <class T>
-std::vector<T> lay_panels(const Product<T>& product, const std::vector<T>& weight, std::int64_t inputs) {
+template <class T, class W>
+std::vector<W> lay_panels(const Product<T>& product, const std::vector<W>& weight, std::int64_t inputs) {
   if (product.panel == 0) return weight;
-  std::vector<T> laid(weight.size());
+  std::vector<W> laid(weight.size());
   const std::int64_t outputs = std::ssize(weight) / inputs;
   for (std::int64_t row = 0; row < outputs; row += product.panel)
     lay_panel(DType::bf16, reinterpret_cast<const std::byte*>(weight.data() + row * inputs),
-              std::min(product.panel, outputs - row), inputs * std::int64_t{sizeof(T)},
+              std::min(product.panel, outputs - row), inputs * std::int64_t{sizeof(W)},
               reinterpret_cast<std::byte*>(laid.data() + row * inputs));
   return laid;
 }
 
-template <class T>
+template <class T, class W>
 LinearTask<T> linear_task(const Product<T>& product, const std::vector<std::byte>& prepared,
-                          const std::vector<T>& weight, const T* bias, void* output, std::int64_t tokens,
+                          const std::vector<W>& weight, const T* bias, void* output, std::int64_t tokens,
                           std::int64_t inputs, std::int64_t outputs) {
   return {prepared.data(),
           product.prepared_bytes(inputs),
@@ -77,7 +79,6 @@ template <class T>
 class CpuKernelsTest : public ::testing::Test {
  protected:
   // Of a result rounded to T, relative to its size.
-  static constexpr DType type = std::is_same_v<T, float> ? DType::fp32 : DType::bf16;
   static constexpr double rounding = std::is_same_v<T, float> ? 1e-6 : 1.0 / 256;
 
   template <class Check>
@@ -90,6 +91,19 @@ class CpuKernelsTest : public ::testing::Test {
 };
 using Types = ::testing::Types<float, Bf16>;
 TYPED_TEST_SUITE(CpuKernelsTest, Types);
+
+// Products with weights of W.
+template <class W>
+using ActivationsOf = std::conditional_t<std::is_same_v<W, Bf16>, Bf16, float>;
+template <class W>
+class CpuLinearTest : public CpuKernelsTest<ActivationsOf<W>> {
+ protected:
+  static constexpr DType type = std::is_same_v<W, float>  ? DType::fp32
+                                : std::is_same_v<W, Bf16> ? DType::bf16
+                                                          : DType::fp16;
+};
+using WeightTypes = ::testing::Types<float, Bf16, Fp16>;
+TYPED_TEST_SUITE(CpuLinearTest, WeightTypes);
 
 TYPED_TEST(CpuKernelsTest, ChoosesTheBestThatRunsUnlessOthersAreNamed) {
   ASSERT_FALSE(all_cpu_kernels<TypeParam>().empty());
@@ -117,13 +131,13 @@ TEST(KernelsByName, AreTakenOrRefused) {
               "MOTLEY_KERNELS names avx9, .*choose from: portable");
 }
 
-TYPED_TEST(CpuKernelsTest, LinearEqualsTheDotProducts) {
-  using T = TypeParam;
+TYPED_TEST(CpuLinearTest, EqualsTheDotProducts) {
+  using T = ActivationsOf<TypeParam>;
   for (const std::int64_t inputs : {1, 7, 16, 31, 64, 100, 333, 1030})
     for (const std::int64_t tokens : {1, 2, 3, 5, 6, 7, 13, 16, 21, 40}) {
       const std::int64_t outputs = 101;
       const auto x = random_values<T>(static_cast<std::size_t>(tokens * (inputs + 3)), 1);  // rows three elements apart
-      const auto w = random_values<T>(static_cast<std::size_t>(outputs * inputs), 2);
+      const auto w = random_values<TypeParam>(static_cast<std::size_t>(outputs * inputs), 2);
       const auto bias = random_values<T>(static_cast<std::size_t>(outputs), 3);
       this->for_each_set([&](const CpuKernels<T>& kernels) {
         constexpr DType weights = TestFixture::type;
@@ -156,11 +170,11 @@ TYPED_TEST(CpuKernelsTest, LinearEqualsTheDotProducts) {
 }
 
 // To the bit: a token's row is the same whatever else is in the batch, and wherever the rows of the weight are cut.
-TYPED_TEST(CpuKernelsTest, LinearDoesNotDependOnTheBatch) {
-  using T = TypeParam;
+TYPED_TEST(CpuLinearTest, DoesNotDependOnTheBatch) {
+  using T = ActivationsOf<TypeParam>;
   const std::int64_t inputs = 2100, outputs = 75, most = 64;
   const auto x = random_values<T>(static_cast<std::size_t>(most * inputs), 1);
-  const auto w = random_values<T>(static_cast<std::size_t>(outputs * inputs), 2);
+  const auto w = random_values<TypeParam>(static_cast<std::size_t>(outputs * inputs), 2);
   this->for_each_set([&](const CpuKernels<T>& kernels) {
     constexpr DType weights = TestFixture::type;
     const auto laid = lay_panels(*kernels.product(weights), w, inputs);

@@ -33,7 +33,7 @@ typedef std::int8_t UnalignedSignedBytes __attribute__((vector_size(vector_bytes
 
 // GCC 12 extracts each of the bytes that __builtin_convertvector should widen; without it, one token meets Q4_K weights
 // at twice the speed, Q5_K and Q6_K at 1.4 times (AVX2).
-[[gnu::always_inline]] inline Vec load(const std::uint8_t* p) {
+[[gnu::always_inline]] inline IntVec load_integers(const std::uint8_t* p) {
 #if defined(MOTLEY_AVX512)
   const auto whole = _mm512_cvtepu8_epi32(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p)));
 #elif defined(MOTLEY_AVX2)
@@ -41,8 +41,9 @@ typedef std::int8_t UnalignedSignedBytes __attribute__((vector_size(vector_bytes
 #else
   const auto whole = __builtin_convertvector(*reinterpret_cast<const UnalignedBytes*>(p), IntVec);
 #endif
-  return __builtin_convertvector(reinterpret_cast<IntVec>(whole), Vec);
+  return reinterpret_cast<IntVec>(whole);
 }
+[[gnu::always_inline]] inline Vec load(const std::uint8_t* p) { return __builtin_convertvector(load_integers(p), Vec); }
 [[gnu::always_inline]] inline Vec load(const std::int8_t* p) {
 #if defined(MOTLEY_AVX512)
   const auto whole = _mm512_cvtepi8_epi32(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p)));

@@ -237,7 +237,7 @@ class CpuOps final : public Ops {
           continue;
         }
         if constexpr (std::is_same_v<T, float>)
-          if (table.values.scalar_type() == at::kByte) {
+          if (table.values.scalar_type() != at::kFloat) {
             dequantise_one(table, row, to);
             continue;
           }

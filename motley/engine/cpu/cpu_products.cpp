@@ -64,8 +64,12 @@ const std::byte* bytes_of_row(const WeightMatrix& weight, std::int64_t row) {
 
 // Of the values as they are held.
 DType type_of(const WeightMatrix& weight) {
-  if (weight.values.scalar_type() == at::kByte) return weight.type;
-  return weight.values.scalar_type() == at::kBFloat16 ? DType::bf16 : DType::fp32;
+  switch (weight.values.scalar_type()) {
+    case at::kByte: return weight.type;
+    case at::kBFloat16: return DType::bf16;
+    case at::kHalf: return DType::fp16;
+    default: return DType::fp32;
+  }
 }
 
 // Rows [first, last) of a quantised matrix as fp32, times inputs that were prepared for fp32.
@@ -87,8 +91,7 @@ struct Linear {
   Linear(const WeightMatrix& weight_, const Tensor& bias_) : weight(&weight_), bias(data_of<T>(bias_)) {
     const bool quantised = weight->values.scalar_type() == at::kByte;
     exact = quantised && exact_inputs();
-    const DType dense = std::is_same_v<T, float> ? DType::fp32 : DType::bf16;
-    product = cpu_kernels<T>().product(quantised && !exact ? weight->type : dense);
+    product = cpu_kernels<T>().product(exact ? DType::fp32 : type_of(*weight));
     skipped = quantised && !exact ? weight->skipped : 0;
     MOTLEY_CHECK(product != nullptr && (exact || weight->panel == product->panel) && weight->values.is_contiguous());
   }
@@ -375,14 +378,15 @@ void copy_row(const WeightMatrix& weight, std::int64_t row, std::byte* to) {
 }
 
 void dequantise_one(const WeightMatrix& weight, std::int64_t row, float* out) {
-  const std::int64_t width = weight.skipped + weight.inputs;
+  const bool blocks = weight.values.scalar_type() == at::kByte;
+  const std::int64_t width = blocks ? weight.skipped + weight.inputs : weight.values.size(1);
   thread_local std::vector<std::byte> bytes;
   thread_local std::vector<float> values;
-  bytes.resize(static_cast<std::size_t>(weight.values.size(1)));
+  bytes.resize(static_cast<std::size_t>(weight.values.size(1) * weight.values.element_size()));
   values.resize(static_cast<std::size_t>(width));
   copy_row(weight, row, bytes.data());
-  dequantise_row(weight.type, bytes.data(), width, values.data());
-  std::copy_n(values.data() + weight.skipped, weight.inputs, out);
+  dequantise_row(type_of(weight), bytes.data(), width, values.data());
+  std::copy_n(values.data() + weight.skipped, width - weight.skipped, out);
 }
 
 void multiply(std::span<const CpuProduct> products, const Tensor& input) {

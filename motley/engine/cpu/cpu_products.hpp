@@ -19,7 +19,7 @@ void lay_panels(WeightMatrix& weight);
 
 // A row as it lies in a file.
 void copy_row(const WeightMatrix& weight, std::int64_t row, std::byte* to);
-// A row of a quantised matrix.
+// The values of a row, whatever the matrix is held as.
 void dequantise_one(const WeightMatrix& weight, std::int64_t row, float* out);
 
 struct CpuProduct {

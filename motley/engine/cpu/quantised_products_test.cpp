@@ -6,15 +6,13 @@
 #include <cstring>
 #include <random>
 
+#include "motley/base/quantised_types_test.hpp"
 #include "motley/checkpoint/quants.hpp"
 #include "motley/engine/cpu/cpu_kernels.hpp"
 #include "motley/engine/cpu/weight_panels.hpp"
 
 namespace motley {
 namespace {
-
-constexpr DType quantised_types[] = {DType::q8_0, DType::q4_0, DType::q4_1, DType::q5_0,
-                                     DType::q5_1, DType::q4_k, DType::q5_k, DType::q6_k};
 
 std::vector<float> normal_values(std::int64_t count, unsigned seed) {
   std::mt19937 random(seed);

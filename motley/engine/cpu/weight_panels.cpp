@@ -19,7 +19,8 @@ std::span<const Part> parts_of(DType type) {
   static constexpr Part q8_0[] = {{1, 2}, {8, 4}}, q4_0[] = {{1, 2}, {4, 4}}, q4_1[] = {{2, 2}, {4, 4}},
                         q5_0[] = {{1, 2}, {1, 4, true}, {4, 4}}, q5_1[] = {{2, 2}, {1, 4, true}, {4, 4}},
                         q4_k[] = {{2, 2}, {12, 1}, {32, 4}}, q5_k[] = {{2, 2}, {12, 1}, {8, 4}, {32, 4}},
-                        q6_k[] = {{32, 4}, {16, 4}, {16, 1}, {1, 2}};
+                        q6_k[] = {{32, 4}, {16, 4}, {16, 1}, {1, 2}}, mxfp4[] = {{1, 1}, {4, 4}},
+                        iq4_nl[] = {{1, 2}, {4, 4}}, iq4_xs[] = {{2, 2}, {1, 4}, {32, 4}};
   switch (type) {
     case DType::q8_0: return q8_0;
     case DType::q4_0: return q4_0;
@@ -29,6 +30,9 @@ std::span<const Part> parts_of(DType type) {
     case DType::q4_k: return q4_k;
     case DType::q5_k: return q5_k;
     case DType::q6_k: return q6_k;
+    case DType::mxfp4: return mxfp4;
+    case DType::iq4_nl: return iq4_nl;
+    case DType::iq4_xs: return iq4_xs;
     default: throw Error(ErrorCode::internal, "not a quantised type");
   }
 }

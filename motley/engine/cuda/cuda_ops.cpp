@@ -59,9 +59,11 @@ cuda::ActivationRule rule_of(const Activation& activation) {
   return {kind_of(activation), static_cast<float>(activation.limit), static_cast<float>(activation.slope)};
 }
 
-cuda::WeightKind kind_of(DType type) {
-  switch (type) {
-    case DType::bf16: return cuda::WeightKind::bf16;
+cuda::WeightKind kind_of(const WeightMatrix& weight) {
+  const at::ScalarType held = weight.values.scalar_type();
+  if (held == at::kBFloat16) return cuda::WeightKind::bf16;
+  if (held == at::kHalf) return cuda::WeightKind::fp16;
+  switch (weight.type) {
     case DType::q8_0: return cuda::WeightKind::q8_0;
     case DType::q4_0: return cuda::WeightKind::q4_0;
     case DType::q4_1: return cuda::WeightKind::q4_1;
@@ -70,6 +72,9 @@ cuda::WeightKind kind_of(DType type) {
     case DType::q4_k: return cuda::WeightKind::q4_k;
     case DType::q5_k: return cuda::WeightKind::q5_k;
     case DType::q6_k: return cuda::WeightKind::q6_k;
+    case DType::mxfp4: return cuda::WeightKind::mxfp4;
+    case DType::iq4_nl: return cuda::WeightKind::iq4_nl;
+    case DType::iq4_xs: return cuda::WeightKind::iq4_xs;
     default: return cuda::WeightKind::fp32;
   }
 }
@@ -88,15 +93,16 @@ std::vector<Plane> planes_of(DType type) {
     case DType::q4_k: return {{16, 128}, {0, 16}};
     case DType::q5_k: return {{48, 128}, {16, 32}, {0, 16}};
     case DType::q6_k: return {{0, 128}, {128, 64}, {192, 16}, {208, 2}};
+    case DType::mxfp4: return {{1, 16}, {0, 1}};
+    case DType::iq4_nl: return {{2, 16}, {0, 2}};
+    case DType::iq4_xs: return {{8, 128}, {0, 8}};
     default: break;
   }
   throw Error(ErrorCode::internal, fmt::format("{} has no planes", name_of(type)));
 }
 
 cuda::Matrix matrix_of(const WeightMatrix& weight) {
-  cuda::Matrix matrix{.kind = is_quantised(weight.type)                      ? kind_of(weight.type)
-                              : weight.values.scalar_type() == at::kBFloat16 ? cuda::WeightKind::bf16
-                                                                             : cuda::WeightKind::fp32,
+  cuda::Matrix matrix{.kind = kind_of(weight),
                       .values = data(weight.values),
                       .outputs = weight.values.size(0),
                       .inputs = weight.values.size(1),
@@ -118,6 +124,12 @@ cuda::CacheView view_of(const LayerCache& cache) {
           .kv_heads = static_cast<std::int32_t>(cache.values.size(1)),
           .head_dim = static_cast<std::int32_t>(cache.values.size(3)),
           .block_tokens = static_cast<std::int32_t>(cache.values.size(2))};
+}
+
+// Whether products with such inputs have kernels or, with more rows, a library.
+bool meets(const WeightMatrix& weight, const Tensor& input) {
+  const at::ScalarType held = weight.values.scalar_type(), given = input.scalar_type();
+  return is_quantised(weight.type) || held == given || (held == at::kHalf && given == at::kFloat);
 }
 
 bool alike(const WeightMatrix& a, const WeightMatrix& b) {
@@ -240,8 +252,7 @@ void CudaOps::prepare(WeightMatrix& weight) const {
 // Whether there are kernels for products of this kind of weights with this many rows.
 bool CudaOps::takes(const WeightMatrix& weight, const Tensor& input) const {
   const bool quantised = is_quantised(weight.type);
-  if (weight.scaled() || input.stride(1) != 1) return false;
-  if (!quantised && weight.values.scalar_type() != input.scalar_type()) return false;
+  if (weight.scaled() || input.stride(1) != 1 || !meets(weight, input)) return false;
   return input.size(0) <= (quantised ? kernels_.most_quantised_rows : kernels_.most_rows);
 }
 
@@ -274,6 +285,9 @@ void CudaOps::multiply_many(Tensor& out, const Tensor& input, const WeightMatrix
     check(kernels_.expand(task, device_.stream()), "expanding weights");
     values = expanded_.narrow(0, 0, elements * 2).view(at::kBFloat16).view({outputs, weight.inputs});
     rows = input.to(at::kBFloat16);
+  } else if (values.scalar_type() == at::kHalf) {
+    kernels_alone_ = false;  // it allocates
+    values = values.to(at::kFloat);
   }
   if (rows.scalar_type() == out.scalar_type())
     at::mm_out(out, rows, values.t());
@@ -285,8 +299,7 @@ void CudaOps::multiply_many(Tensor& out, const Tensor& input, const WeightMatrix
 
 void CudaOps::linear(Tensor& out, const Tensor& input, const WeightMatrix& weight, const Tensor& bias) const {
   if (input.size(0) == 0) return;
-  if (weight.scaled() || (!is_quantised(weight.type) && weight.values.scalar_type() != input.scalar_type()))
-    return generic_ops().linear(out, input, weight, bias);
+  if (weight.scaled() || !meets(weight, input)) return generic_ops().linear(out, input, weight, bias);
   if (takes(weight, input)) {
     const LinearWeights linear{weight, bias};
     return linears({{out, linear}}, input);

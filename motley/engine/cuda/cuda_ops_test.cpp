@@ -10,6 +10,7 @@
 #include <stdexcept>
 
 #include "motley/base/error.hpp"
+#include "motley/base/quantised_types_test.hpp"
 #include "motley/base/random.hpp"
 #include "motley/checkpoint/quants.hpp"
 #include "motley/engine/cpu/cpu_device.hpp"
@@ -126,8 +127,10 @@ TEST_F(CudaOpsTest, ProductsOfPlainWeights) {
     const auto of = type();
     const std::int64_t rows = pick(1, 12), inputs = pick(0, 1) ? 8 * pick(1, 90) : pick(1, 300);
     const Tensor x = (at::randn({rows, inputs}) / std::sqrt(static_cast<double>(inputs))).to(of);
+    const bool halves = of == at::kFloat && pick(0, 1) == 1;  // of fp16, against inputs of fp32
     const auto weights = [&](std::int64_t outputs) {
-      return LinearWeights{{at::randn({outputs, inputs}).to(of)}, pick(0, 1) ? at::randn({outputs}).to(of) : Tensor()};
+      return LinearWeights{{at::randn({outputs, inputs}).to(halves ? at::kHalf : of)},
+                           pick(0, 1) ? at::randn({outputs}).to(of) : Tensor()};
     };
     const LinearWeights a = weights(pick(1, 40)), b = weights(pick(1, 9)), c = weights(pick(1, 9));
     const bool wide = pick(0, 1) == 1;
@@ -154,8 +157,7 @@ TEST_F(CudaOpsTest, ProductsOfPlainWeights) {
 // The values that the matrix stands for are known exactly; inputs are rounded to int8 in groups.
 TEST_F(CudaOpsTest, ProductsOfQuantisedWeights) {
   for (int i = 0; i < 300; ++i) {
-    const DType kind = one_of(
-        {DType::q8_0, DType::q4_0, DType::q4_1, DType::q5_0, DType::q5_1, DType::q4_k, DType::q5_k, DType::q6_k});
+    const DType kind = quantised_types.at(static_cast<std::size_t>(pick(0, std::ssize(quantised_types) - 1)));
     const std::int64_t block = dtype_row(kind).block_values, blocks = pick(1, 1024 / block), width = blocks * block;
     const std::int64_t outputs = pick(1, 12), rows = one_of<std::int64_t>({1, 2, 3, 5, 9, 16, 17, 20});
     WeightMatrix weight = held(kind, at::randn({outputs, width}));

@@ -146,7 +146,8 @@ __device__ __forceinline__ void prefetch(const void* from) {
 }
 
 // Bytes from global into shared memory, by which no thread waits: all copies up to the last but `later` of the calls of
-// end_copies() are done after wait_for_copies<later>(), for the thread that asked for them. Of 4 or 16 bytes, aligned.
+// end_copies() are done after wait_for_copies<later>(), for the thread that asked for them. Of 4, 8 or 16 bytes,
+// aligned.
 template <int bytes>
 __device__ __forceinline__ void copy_later(void* to, const void* from) {
 #ifdef __CUDACC__

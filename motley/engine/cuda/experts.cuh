@@ -146,20 +146,22 @@ int launch_experts(const ExpertsTask& task, const Sums& of_weights, void* stream
   return launch(multiply_experts<Sums>, grid, product_threads, 0, stream, task, of_weights);
 }
 
-template <class T>
+template <class W, class T>
 int experts_of_plain(const ExpertsTask& task, void* stream) {
   const ProductTask& product = task.product;
   bool aligned = packs_fit<T>(product.matrix[0].inputs, product.input) && packs_fit<T>(product.input_stride);
   for (int i = 0; i < product.matrices; ++i)
-    for (int expert = 0; expert < task.experts; ++expert) aligned = aligned && packs_fit<T>(0, task.values[i][expert]);
-  return aligned ? launch_experts(task, PlainSums<T, true>{}, stream)
-                 : launch_experts(task, PlainSums<T, false>{}, stream);
+    for (int expert = 0; expert < task.experts; ++expert)
+      aligned = aligned && packs_fit<W>(product.matrix[i].inputs, task.values[i][expert]);
+  return aligned ? launch_experts(task, PlainSums<W, T, true>{}, stream)
+                 : launch_experts(task, PlainSums<W, T, false>{}, stream);
 }
 
 inline int experts(const ExpertsTask& task, void* stream) {
   const Matrix& matrix = task.product.matrix[0];
-  if (matrix.kind == WeightKind::fp32) return experts_of_plain<float>(task, stream);
-  if (matrix.kind == WeightKind::bf16) return experts_of_plain<Bf16>(task, stream);
+  if (matrix.kind == WeightKind::fp32) return experts_of_plain<float, float>(task, stream);
+  if (matrix.kind == WeightKind::bf16) return experts_of_plain<Bf16, Bf16>(task, stream);
+  if (matrix.kind == WeightKind::fp16) return experts_of_plain<Fp16, float>(task, stream);
   const std::int64_t padded = padded_inputs(matrix);
   if (const int error = round_rows(task.product, padded, stream)) return error;
   return with_quantised_kind(matrix.kind,

@@ -319,6 +319,14 @@ template <class T>
 T __ldg(const T* p) {
   return *p;
 }
+// The bytes of x, then those of y, that each four bits of the selector name, of 0 to 7.
+inline unsigned __byte_perm(unsigned x, unsigned y, unsigned selector) {
+  const std::uint64_t bytes = static_cast<std::uint64_t>(y) << 32 | x;
+  unsigned chosen = 0;
+  for (unsigned i = 0; i < 4; ++i)
+    chosen |= static_cast<unsigned>(bytes >> 8 * (selector >> 4 * i & 7U) & 0xffU) << 8 * i;
+  return chosen;
+}
 inline float __fmul_rn(float x, float y) { return x * y; }
 inline float __expf(float x) { return std::exp(x); }
 inline float __fdividef(float x, float y) { return x / y; }

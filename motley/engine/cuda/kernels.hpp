@@ -152,9 +152,25 @@ struct DrawTask {
 
 // A matrix of weights. Of quantised types the GGUF blocks of all rows in planes, one after the other, each [rows,
 // blocks of a row * bytes]: of q8_0 values 32, scale 2; q4_0 quants 16, scale 2; q4_1 quants 16, scale and minimum 4;
-// q5_0 quants 16, high bits 4, scale 2; q5_1 quants 16, high bits 4, scale and minimum 4; q4_k quants 128, the 16 bytes
-// before them; q5_k quants 128, high bits 32, the 16 bytes; q6_k low quants 128, high quants 64, scales 16, scale 2.
-enum class WeightKind : std::int32_t { fp32, bf16, q8_0, q4_0, q4_1, q5_0, q5_1, q4_k, q5_k, q6_k };
+// q5_0 quants 16, high bits 4, scale 2; q5_1 quants 16, high bits 4, scale and minimum 4; mxfp4 quants 16, exponent 1;
+// iq4_nl quants 16, scale 2; q4_k quants 128, the 16 bytes before them; q5_k quants 128, high bits 32, the 16 bytes;
+// q6_k low quants 128, high quants 64, scales 16, scale 2; iq4_xs quants 128, the 8 bytes before them.
+enum class WeightKind : std::int32_t {
+  fp32,
+  bf16,
+  fp16,  // meets inputs of fp32
+  q8_0,
+  q4_0,
+  q4_1,
+  q5_0,
+  q5_1,
+  mxfp4,
+  iq4_nl,
+  q4_k,
+  q5_k,
+  q6_k,
+  iq4_xs
+};
 struct Matrix {
   WeightKind kind;
   const void* values;

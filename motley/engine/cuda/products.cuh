@@ -1,4 +1,4 @@
-// Products with few rows, of weights of any kind: those of fp32 and bf16 here.
+// Products with few rows, of weights of any kind: those of fp32, bf16 and fp16 here.
 #pragma once
 
 #include "motley/engine/cuda/product_lines.cuh"
@@ -14,7 +14,7 @@ struct Sixteen;  // bytes of values
 template <>
 struct Sixteen<float> {
   static constexpr int count = 4;
-  static __device__ void expand(const uint4& bits, float (&out)[4]) {
+  static __device__ void expand(const uint4& bits, float* out) {
     out[0] = __uint_as_float(bits.x);
     out[1] = __uint_as_float(bits.y);
     out[2] = __uint_as_float(bits.z);
@@ -25,7 +25,7 @@ struct Sixteen<float> {
 template <>
 struct Sixteen<Bf16> {
   static constexpr int count = 8;
-  static __device__ void expand(const uint4& bits, float (&out)[8]) {
+  static __device__ void expand(const uint4& bits, float* out) {
     const unsigned words[4] = {bits.x, bits.y, bits.z, bits.w};
 #pragma unroll
     for (int i = 0; i < 4; ++i) {
@@ -35,19 +35,31 @@ struct Sixteen<Bf16> {
   }
   static __device__ float one(Bf16 value) { return to_float(value); }
 };
+template <>
+struct Sixteen<Fp16> {
+  static constexpr int count = 8;
+  static __device__ void expand(const uint4& bits, float* out) {
+    const unsigned words[4] = {bits.x, bits.y, bits.z, bits.w};
+#pragma unroll
+    for (int i = 0; i < 8; ++i)
+      out[i] = to_float(__ushort_as_half(static_cast<unsigned short>(words[i / 2] >> (16 * (i % 2)) & 0xffffu)));
+  }
+  static __device__ float one(Fp16 value) { return to_float(value); }
+};
 
-// `aligned`: rows of weights and inputs begin at multiples of 16 bytes.
-template <class T, bool aligned>
+// Weights of W and inputs of T. `aligned`: their rows begin at multiples of 16 bytes.
+template <class W, class T, bool aligned>
 struct PlainSums {
   template <class From, int rows>
   __device__ void add(const ProductTask& task, const Line (&lines)[2], const From& from, float (&sums)[2][rows]) const {
-    using Values = Sixteen<T>;
+    using Values = Sixteen<W>;
+    using Inputs = Sixteen<T>;
     const int lane = static_cast<int>(threadIdx.x) % warp_lanes;
     const std::int64_t inputs = task.matrix[0].inputs;
     const T* const input = static_cast<const T*>(task.input);
-    const T* weights[2];
+    const W* weights[2];
 #pragma unroll
-    for (int i = 0; i < 2; ++i) weights[i] = static_cast<const T*>(from.matrix(i).values) + lines[i].output * inputs;
+    for (int i = 0; i < 2; ++i) weights[i] = static_cast<const W*>(from.matrix(i).values) + lines[i].output * inputs;
     std::int64_t offsets[rows];
 #pragma unroll
     for (int row = 0; row < rows; ++row) offsets[row] = from.row(row) * task.input_stride;
@@ -60,7 +72,9 @@ struct PlainSums {
 #pragma unroll
         for (int row = 0; row < rows; ++row) {
           float x[Values::count];
-          Values::expand(__ldg(reinterpret_cast<const uint4*>(input + offsets[row] + k)), x);
+#pragma unroll
+          for (int j = 0; j < Values::count; j += Inputs::count)
+            Inputs::expand(__ldg(reinterpret_cast<const uint4*>(input + offsets[row] + k + j)), x + j);
 #pragma unroll
           for (int i = 0; i < 2; ++i)
 #pragma unroll
@@ -70,12 +84,12 @@ struct PlainSums {
     } else {
       for (std::int64_t k = lane; k < inputs; k += warp_lanes)
         for (int row = 0; row < rows; ++row)
-          for (int i = 0; i < 2; ++i) sums[i][row] += Values::one(weights[i][k]) * Values::one(input[offsets[row] + k]);
+          for (int i = 0; i < 2; ++i) sums[i][row] += Values::one(weights[i][k]) * Inputs::one(input[offsets[row] + k]);
     }
   }
 };
 
-template <class T, int rows, bool aligned>
+template <class W, class T, int rows, bool aligned>
 __global__ void __launch_bounds__(product_threads) multiply_plain(const ProductTask task) {
   let_next_begin();
   const std::int64_t pair = static_cast<std::int64_t>(blockIdx.x) * product_warps + threadIdx.x / warp_lanes;
@@ -83,24 +97,24 @@ __global__ void __launch_bounds__(product_threads) multiply_plain(const ProductT
   find_lines(task, pair, lines);
   if (!lines[0].exists) return;
   const AllRows from{task, lines};
-  const std::int64_t bytes = task.matrix[0].inputs * static_cast<std::int64_t>(sizeof(T));
+  const std::int64_t bytes = task.matrix[0].inputs * static_cast<std::int64_t>(sizeof(W));
   const auto row_of = [&](int i) { return static_cast<const char*>(from.matrix(i).values) + lines[i].output * bytes; };
   prefetch_rows(row_of(0), row_of(1), bytes);
   wait_for_previous();
   float sums[2][rows] = {};
-  PlainSums<T, aligned>().add(task, lines, from, sums);
+  PlainSums<W, T, aligned>().add(task, lines, from, sums);
   finish_all<rows>(task, lines, sums);
 }
 
-template <class T>
+template <class W, class T>
 int product_of_plain(const ProductTask& task, void* stream) {
   const dim3 grid(blocks_for(pairs_of(task), product_warps));
   bool aligned = packs_fit<T>(task.matrix[0].inputs, task.input) && packs_fit<T>(task.input_stride);
   for (int i = 0; i < task.matrices; ++i)
-    aligned = aligned && packs_fit<T>(task.matrix[i].inputs, task.matrix[i].values);
+    aligned = aligned && packs_fit<W>(task.matrix[i].inputs, task.matrix[i].values);
   return with_row_tile<most_plain_rows>(task.rows, [&](auto tile) {
-    return aligned ? launch(multiply_plain<T, tile(), true>, grid, product_threads, 0, stream, task)
-                   : launch(multiply_plain<T, tile(), false>, grid, product_threads, 0, stream, task);
+    return aligned ? launch(multiply_plain<W, T, tile(), true>, grid, product_threads, 0, stream, task)
+                   : launch(multiply_plain<W, T, tile(), false>, grid, product_threads, 0, stream, task);
   });
 }
 
@@ -122,8 +136,9 @@ inline std::int64_t product_scratch_bytes(std::int64_t rows, std::int64_t inputs
 
 inline int product(const ProductTask& task, void* stream) {
   switch (task.matrix[0].kind) {
-    case WeightKind::fp32: return product_of_plain<float>(task, stream);
-    case WeightKind::bf16: return product_of_plain<Bf16>(task, stream);
+    case WeightKind::fp32: return product_of_plain<float, float>(task, stream);
+    case WeightKind::bf16: return product_of_plain<Bf16, Bf16>(task, stream);
+    case WeightKind::fp16: return product_of_plain<Fp16, float>(task, stream);
     default: return product_of_quantised(task, stream);
   }
 }

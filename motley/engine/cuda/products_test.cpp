@@ -15,7 +15,7 @@
 namespace motley::cuda {
 namespace {
 
-// A quantised matrix in its planes: random bytes, but for its numbers in fp16.
+// A quantised matrix in its planes: random bytes, but for its numbers in fp16 and its exponents.
 class QuantisedMatrix {
  public:
   QuantisedMatrix(WeightKind kind, std::int64_t outputs, std::int64_t inputs, std::int64_t skipped) {
@@ -31,6 +31,9 @@ class QuantisedMatrix {
         const Fp16 number = from_float<Fp16>(random_float() / 64);
         std::memcpy(planes + blocks * layout.before + block * layout.stride + 2 * i, &number, sizeof(number));
       }
+    if (kind == WeightKind::mxfp4)
+      for (std::size_t block = 0; block < blocks; ++block)
+        planes[blocks * layout.before + block] = static_cast<unsigned char>(between(118, 124));
     matrix_ = {kind, planes, outputs, inputs, skipped, row_blocks};
     expanded_.resize(static_cast<std::size_t>(outputs * inputs));
     EXPECT_EQ(0, expand({matrix_, Element::fp32, expanded_.data(), outputs, nullptr, 0}, nullptr));
@@ -52,8 +55,11 @@ class QuantisedMatrix {
       case WeightKind::q4_1: return {20, 16, 4, 2};
       case WeightKind::q5_0: return {22, 20, 2, 1};
       case WeightKind::q5_1: return {24, 20, 4, 2};
+      case WeightKind::mxfp4: return {17, 16, 1, 0};
+      case WeightKind::iq4_nl: return {18, 16, 2, 1};
       case WeightKind::q4_k: return {144, 128, 16, 2};
       case WeightKind::q5_k: return {176, 160, 16, 2};
+      case WeightKind::iq4_xs: return {136, 128, 8, 1};
       default: return {210, 208, 2, 1};
     }
   }
@@ -85,7 +91,7 @@ using ProductFunction = int (*)(const ProductTask&, void*);
 template <class T>
 void check_quantised_product(ProductFunction multiply, bool same_element) {
   const auto kind =
-      static_cast<WeightKind>(between(static_cast<int>(WeightKind::q8_0), static_cast<int>(WeightKind::q6_k)));
+      static_cast<WeightKind>(between(static_cast<int>(WeightKind::q8_0), static_cast<int>(WeightKind::iq4_xs)));
   const auto then = static_cast<Then>(between(0, 2));
   const int matrices = then == Then::gate ? 2 : then == Then::add ? 1 : between(1, 3);
   const std::int64_t inputs = one_in(10) ? between(1, 6000) : one_in(2) ? between(1, 5) * 256 : between(1, 1500);
@@ -289,6 +295,8 @@ class MatricesOfExperts {
     for (int i = 0; i < experts; ++i)
       if (kind == WeightKind::fp32 || kind == WeightKind::bf16)
         plain_.emplace_back(static_cast<std::size_t>(outputs * inputs));
+      else if (kind == WeightKind::fp16)
+        halves_.emplace_back(static_cast<std::size_t>(outputs * inputs));
       else
         matrix_ = quantised_.emplace_back(kind, outputs, inputs, skipped).matrix();
     matrix_.values = nullptr;
@@ -296,17 +304,19 @@ class MatricesOfExperts {
   const Matrix& matrix() const { return matrix_; }
   void list(const void* (&values)[most_experts]) const {
     for (std::size_t i = 0; i < plain_.size(); ++i) values[i] = plain_[i].data();
+    for (std::size_t i = 0; i < halves_.size(); ++i) values[i] = halves_[i].data();
     for (std::size_t i = 0; i < quantised_.size(); ++i) values[i] = quantised_[i].matrix().values;
   }
   double at(std::int64_t expert, std::int64_t output, std::int64_t input) const {
-    const auto i = static_cast<std::size_t>(expert);
-    return plain_.empty() ? quantised_[i].at(output, input)
-                          : plain_[i].at(static_cast<std::size_t>(output * matrix_.inputs + input));
+    const auto i = static_cast<std::size_t>(expert), place = static_cast<std::size_t>(output * matrix_.inputs + input);
+    if (!plain_.empty()) return plain_[i].at(place);
+    return halves_.empty() ? quantised_[i].at(output, input) : halves_[i].at(place);
   }
 
  private:
   Matrix matrix_;
   std::vector<Array<T>> plain_;
+  std::vector<Array<Fp16>> halves_;
   std::vector<QuantisedMatrix> quantised_;
 };
 
@@ -314,8 +324,9 @@ class MatricesOfExperts {
 template <class T, class Out>
 void check_experts(bool gate) {
   const auto quantised =
-      static_cast<WeightKind>(between(static_cast<int>(WeightKind::q8_0), static_cast<int>(WeightKind::q6_k)));
-  const WeightKind kind = !one_in(3) ? quantised : sizeof(T) == 4 ? WeightKind::fp32 : WeightKind::bf16;
+      static_cast<WeightKind>(between(static_cast<int>(WeightKind::q8_0), static_cast<int>(WeightKind::iq4_xs)));
+  const WeightKind plain_kind = sizeof(T) != 4 ? WeightKind::bf16 : one_in(2) ? WeightKind::fp32 : WeightKind::fp16;
+  const WeightKind kind = one_in(3) ? plain_kind : quantised;
   const bool plain = kind != quantised;
   const int experts = between(1, 6), active = between(1, experts), tokens = between(1, 4);
   const std::int64_t inputs = one_in(2) ? between(1, 5) * 256 : between(1, 700), outputs = between(1, 30);

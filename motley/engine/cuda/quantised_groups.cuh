@@ -53,6 +53,49 @@ __device__ inline float2 factors_of(const uint4& head, int group) {
       to_float(__ushort_as_half(static_cast<unsigned short>(head.x >> 16))) * static_cast<float>(offset));
 }
 
+// ---- four bits that name a code ----
+
+constexpr bool has_codes(WeightKind kind) {
+  return kind == WeightKind::mxfp4 || kind == WeightKind::iq4_nl || kind == WeightKind::iq4_xs;
+}
+
+// The sixteen codes of a kind (motley/checkpoint/quant_blocks.hpp), four to a word.
+struct CodeWords {
+  unsigned of[4];
+};
+constexpr CodeWords codes_of_kind(WeightKind kind) {
+  return kind == WeightKind::mxfp4 ? CodeWords{{0x03020100u, 0x0c080604u, 0xfdfeff00u, 0xf4f8fafcu}}
+                                   : CodeWords{{0xbfad9881u, 0xf6eaddcfu, 0x26190d01u, 0x71594535u}};
+}
+
+// The codes of four values of four bits each, the first in the lowest.
+template <WeightKind kind>
+__device__ inline unsigned four_codes(unsigned q) {
+  constexpr CodeWords words = codes_of_kind(kind);
+  const unsigned low = __byte_perm(words.of[0], words.of[1], q & 0x7777u),
+                 high = __byte_perm(words.of[2], words.of[3], q & 0x7777u);
+  return __byte_perm(low, high, 0x3210u | (q & 0x8888u) >> 1);  // of each value one of the two
+}
+
+// Of the low and of the high four bits of each byte.
+template <WeightKind kind>
+__device__ inline uint2 codes_of(unsigned bytes) {
+  const unsigned first = four_codes<kind>(bytes & 0xffffu), second = four_codes<kind>(bytes >> 16);
+  return make_uint2(__byte_perm(first, second, 0x6420u), __byte_perm(first, second, 0x7531u));
+}
+
+// As exponent_scale() of quant_blocks.hpp.
+__device__ inline float exponent_scale(unsigned exponent) {
+  return __uint_as_float(exponent < 2 ? 0x00200000u << exponent : (exponent - 1) << 23);
+}
+
+// Scale of a group of iq4_xs, from 8 bytes of a block as BlockIQ4XS begins.
+__device__ inline float code_scale(const uint2& head, int group) {
+  const unsigned low = head.y >> (4 * group) & 15u, high = head.x >> (16 + 2 * group) & 3u;
+  return to_float(__ushort_as_half(static_cast<unsigned short>(head.x & 0xffffu))) *
+         static_cast<float>(static_cast<int>(low | high << 4) - 32);
+}
+
 constexpr bool in_large_blocks(WeightKind kind) { return kind >= WeightKind::q4_k; }
 constexpr bool has_offsets(WeightKind kind) {
   return kind == WeightKind::q4_1 || kind == WeightKind::q5_1 || kind == WeightKind::q4_k || kind == WeightKind::q5_k;
@@ -71,6 +114,24 @@ __device__ inline Group group_of(const Matrix& matrix, std::int64_t row, std::in
     put_words(load_near(values), out.q);
     put_words(load_near(values + 16), out.q + 4);
     out.scale[0] = out.scale[1] = half_at(at.plane<2>(32));
+    out.offset = 0;
+  } else if constexpr (has_codes(kind)) {
+    constexpr int block_quants = 16 * in_block;
+    unsigned both[4];
+    put_words(load_near(at.plane<block_quants>(0) + 16 * group), both);
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+      const uint2 codes = codes_of<kind>(both[i]);
+      out.q[i] = codes.x;
+      out.q[i + 4] = codes.y;
+    }
+    if constexpr (kind == WeightKind::mxfp4)
+      out.scale[0] = exponent_scale(*at.plane<1>(block_quants));
+    else if constexpr (kind == WeightKind::iq4_nl)
+      out.scale[0] = half_at(at.plane<2>(block_quants));
+    else
+      out.scale[0] = code_scale(*reinterpret_cast<const uint2*>(at.plane<8>(block_quants)), group);
+    out.scale[1] = out.scale[0];
     out.offset = 0;
   } else if constexpr (!in_large_blocks(kind)) {
     unsigned low[4];
@@ -147,8 +208,11 @@ int with_quantised_kind(WeightKind kind, const Run& run) {
     case WeightKind::q4_1: return run(std::integral_constant<WeightKind, WeightKind::q4_1>{});
     case WeightKind::q5_0: return run(std::integral_constant<WeightKind, WeightKind::q5_0>{});
     case WeightKind::q5_1: return run(std::integral_constant<WeightKind, WeightKind::q5_1>{});
+    case WeightKind::mxfp4: return run(std::integral_constant<WeightKind, WeightKind::mxfp4>{});
+    case WeightKind::iq4_nl: return run(std::integral_constant<WeightKind, WeightKind::iq4_nl>{});
     case WeightKind::q4_k: return run(std::integral_constant<WeightKind, WeightKind::q4_k>{});
     case WeightKind::q5_k: return run(std::integral_constant<WeightKind, WeightKind::q5_k>{});
+    case WeightKind::iq4_xs: return run(std::integral_constant<WeightKind, WeightKind::iq4_xs>{});
     default: return run(std::integral_constant<WeightKind, WeightKind::q6_k>{});
   }
 }

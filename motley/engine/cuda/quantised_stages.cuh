@@ -26,8 +26,11 @@ constexpr StagedPlanes staged_planes(WeightKind kind) {
     case WeightKind::q4_1: return {{0, 16, 144}, {}, {16, 4, 32}, {}};
     case WeightKind::q5_0: return {{0, 16, 144}, {16, 4, 48}, {20, 2, 16}, {}};
     case WeightKind::q5_1: return {{0, 16, 144}, {16, 4, 48}, {20, 4, 32}, {}};
+    case WeightKind::mxfp4: return {{0, 16, 144}, {}, {16, 1, 8}, {}};
+    case WeightKind::iq4_nl: return {{0, 16, 144}, {}, {16, 2, 16}, {}};
     case WeightKind::q4_k: return {{0, 128, 160}, {}, {128, 16, 16}, {}};
     case WeightKind::q5_k: return {{0, 128, 160}, {128, 32, 32}, {160, 16, 16}, {}};
+    case WeightKind::iq4_xs: return {{0, 128, 144}, {}, {128, 8, 8}, {}};
     default: return {{0, 128, 144}, {128, 64, 80}, {192, 16, 16}, {208, 2, 2}};  // q6_k
   }
 }
@@ -88,7 +91,9 @@ __device__ inline void stage_units(unsigned char* to, const TileRows& rows, std:
     if (!in_large_blocks(kind) && offset >= blocks * plane.bytes) continue;
     unsigned char* const there = to + row * plane.stride + offset;
     const unsigned char* const from = rows.at(row, plane, block) + offset;
-    if constexpr (unit == 2)
+    if constexpr (unit == 1)
+      *there = *from;
+    else if constexpr (unit == 2)
       *reinterpret_cast<unsigned short*>(there) = *reinterpret_cast<const unsigned short*>(from);
     else
       copy_later<unit>(there, from);
@@ -98,7 +103,7 @@ __device__ inline void stage_units(unsigned char* to, const TileRows& rows, std:
 // Rows of small blocks begin wherever the blocks before them end.
 template <WeightKind kind, StagedPlane StagedPlanes::*which>
 __device__ inline void stage_plane(unsigned char* to, const TileRows& rows, std::int64_t block, int blocks) {
-  constexpr int bytes = (staged_planes(kind).*which).bytes;
+  constexpr int bytes = (staged_planes(kind).*which).bytes, whole = bytes * chunk_groups < 16 ? 8 : 16;
   if constexpr (bytes == 0) {
     return;
   } else if constexpr (bytes % 16 == 0) {
@@ -106,11 +111,11 @@ __device__ inline void stage_plane(unsigned char* to, const TileRows& rows, std:
   } else if constexpr (in_large_blocks(kind)) {
     stage_units<kind, which, bytes>(to, rows, block, blocks);
   } else if (rows.in_row % chunk_groups == 0) {
-    stage_units<kind, which, 16>(to, rows, block, blocks);
+    stage_units<kind, which, whole>(to, rows, block, blocks);
   } else if (rows.in_row * bytes % 4 == 0) {
     stage_units<kind, which, 4>(to, rows, block, blocks);
   } else {
-    stage_units<kind, which, 2>(to, rows, block, blocks);
+    stage_units < kind, which, bytes<2 ? bytes : 2>(to, rows, block, blocks);
   }
 }
 
@@ -140,6 +145,9 @@ __device__ inline void stage_chunk(unsigned char* stage, const TileRows& rows, i
   end_copies();
 }
 
+__device__ inline unsigned word_at(const unsigned char* from) { return *reinterpret_cast<const unsigned*>(from); }
+__device__ inline uint2 two_words_at(const unsigned char* from) { return *reinterpret_cast<const uint2*>(from); }
+
 // A row's values of a group are factors.x * integers - factors.y, with integers as bytes_of() makes them; of q6_k
 // factors.x is the first half's and factors.y the second's.
 template <WeightKind kind>
@@ -158,6 +166,10 @@ __device__ inline void find_factors(const unsigned char* stage, float2* factors)
       const float scale = half_at(stage + At::last + row * At::planes.last.stride) / 4;
       const auto* halves = reinterpret_cast<const signed char*>(scales) + 2 * group;
       of = make_float2(scale * static_cast<float>(halves[0]), scale * static_cast<float>(halves[1]));
+    } else if constexpr (kind == WeightKind::mxfp4) {
+      of = make_float2(exponent_scale(scales[group]), 0);
+    } else if constexpr (kind == WeightKind::iq4_xs) {
+      of = make_float2(code_scale(two_words_at(scales), group), 0);
     } else if constexpr (kind == WeightKind::q4_1 || kind == WeightKind::q5_1) {
       of = make_float2(half_at(scales + 4 * group), -half_at(scales + 4 * group + 2));
     } else {
@@ -173,9 +185,6 @@ constexpr bool halved(WeightKind kind) {
   return kind != WeightKind::q8_0 && kind != WeightKind::q4_k && kind != WeightKind::q5_k;
 }
 
-__device__ inline unsigned word_at(const unsigned char* from) { return *reinterpret_cast<const unsigned*>(from); }
-__device__ inline uint2 two_words_at(const unsigned char* from) { return *reinterpret_cast<const uint2*>(from); }
-
 // The eight bytes of lane `number` of four, signed. Of q4_0, q5_0 and q6_k, whose integers are less by half their
 // range, they are in the highest bits, where to turn the highest subtracts that.
 template <WeightKind kind>
@@ -186,6 +195,8 @@ __device__ inline uint2 bytes_of(const unsigned char* stage, int row, int group,
   [[maybe_unused]] const unsigned char* const high = stage + At::high + row * At::planes.high.stride;
   if constexpr (kind == WeightKind::q8_0) {
     return two_words_at(quants + 32 * group + 8 * number);
+  } else if constexpr (has_codes(kind)) {
+    return codes_of<kind>(word_at(quants + 16 * group + 4 * number));
   } else if constexpr (kind == WeightKind::q4_0) {
     const unsigned both = word_at(quants + 16 * group + 4 * number);
     return make_uint2((both << 4 & 0xf0f0f0f0u) ^ turn, (both & 0xf0f0f0f0u) ^ turn);

@@ -182,7 +182,7 @@ class AtenOps final : public Ops {
     WeightMatrix found = table;
     found.values = table.values.index_select(0, index);
     if (table.scaled()) found.scales = table.scales.index_select(0, index);
-    const bool expanded = table.scaled() || is_quantised(table.type);
+    const bool expanded = table.scaled() || is_quantised(table.type) || table.values.scalar_type() == at::kHalf;
     const at::ScalarType type = expanded ? at::kFloat : table.values.scalar_type();
     Result::put(out, dequantised(found, type) * inside.unsqueeze(1), type);
   }
@@ -227,7 +227,7 @@ Tensor expanded_blocks(const WeightMatrix& matrix) {
 Tensor dequantised(const WeightMatrix& matrix, at::ScalarType type) {
   MOTLEY_CHECK(matrix.panel == 0);
   if (is_quantised(matrix.type)) return expanded_blocks(matrix).to(type);
-  if (!matrix.scaled()) return matrix.values;
+  if (!matrix.scaled()) return matrix.values.to(type);
   MOTLEY_CHECK(matrix.group > 0 && matrix.values.size(1) == matrix.scales.size(1) * matrix.group);
   const Tensor grouped = matrix.values.to(at::kFloat).view({matrix.values.size(0), -1, matrix.group});
   return (grouped * matrix.scales.to(at::kFloat).unsqueeze(2)).view(matrix.values.sizes()).to(type);

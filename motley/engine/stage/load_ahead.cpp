@@ -88,7 +88,9 @@ bool has_room_beside(const Assignment& now, const Assignment& next, std::int64_t
   if (a.offload || b.offload) return false;  // it would stream from two files at once
   const bool alike =
       now.degree == next.degree && now.rank == next.rank && a.shares == b.shares && a.weight_type == b.weight_type;
-  const std::int64_t both = alike ? held_layers(a, b.layers) : 0;
+  std::int64_t both = 0;
+  if (alike)
+    for (const LayerRange& held : held_layers(a, b.layers)) both += held.size();
   const std::int64_t lacking =
       next.memory.weights * (b.layers.size() - both) / std::max<std::int64_t>(1, b.layers.size());
   return now.memory.total() + lacking <= memory_bytes;

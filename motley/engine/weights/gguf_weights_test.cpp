@@ -1,6 +1,7 @@
 // Weights in GGUF's blocks: from a file, made at load, and cut between ranks.
 #include <gmock/gmock.h>
 
+#include "motley/base/quantised_types_test.hpp"
 #include "motley/engine/cpu/cpu_device.hpp"
 #include "motley/engine/ops/ops.hpp"
 #include "motley/engine/weights/gguf_file_test.hpp"
@@ -11,9 +12,6 @@ namespace motley {
 namespace {
 
 using ::testing::HasSubstr;
-
-constexpr DType block_types[] = {DType::q8_0, DType::q4_0, DType::q4_1, DType::q5_0,
-                                 DType::q5_1, DType::q4_k, DType::q5_k, DType::q6_k};
 
 using GgufWeightsTest = GgufFileTest;
 
@@ -40,7 +38,7 @@ Slice all_of(const TensorSpec& tensor) { return {{0, tensor.shape[0]}, {0, tenso
 TEST_F(GgufWeightsTest, AnFp32FileIsTheFolder) {
   const at::Tensor expected = logits_of(whole(tales_folder, DType::fp32), tales_folder);
   EXPECT_TRUE(logits_of(whole(file_of(DType::fp32), DType::fp32), file_of(DType::fp32)).equal(expected));
-  // fp16 holds each value of the tales model's bf16, and is held as fp32.
+  // fp16 holds each value of the tales model's bf16.
   EXPECT_LT(
       (logits_of(whole(file_of(DType::fp16), DType::file), file_of(DType::fp16)) - expected).abs().max().item<float>(),
       1e-3F);
@@ -50,7 +48,7 @@ TEST_F(GgufWeightsTest, AnFp32FileIsTheFolder) {
 TEST_F(GgufWeightsTest, BlocksMadeAtLoadAreThoseOfTheFile) {
   const Architecture arch = read_model(tales_folder).arch;
   const Checkpoint plain(tales_folder);
-  for (const DType asked : block_types) {
+  for (const DType asked : quantised_types) {
     const Checkpoint file(file_of(asked), tensor_naming);
     for (const TensorSpec& tensor : block_tensors(arch, 5)) {
       if (tensor.shape.size() != 2) continue;
@@ -68,7 +66,7 @@ TEST_F(GgufWeightsTest, BlocksMadeAtLoadAreThoseOfTheFile) {
 // The columns of uneven ranks sum to the whole product, though their boundaries run through blocks.
 TEST_F(GgufWeightsTest, RanksShareBlocks) {
   const Architecture arch = read_model(tales_folder).arch;
-  for (const DType asked : block_types) {
+  for (const DType asked : quantised_types) {
     const Checkpoint file(file_of(asked), tensor_naming);
     const std::vector<Shard> shards = make_shards(arch, 3, {0.5, 0.2, 0.3});
     for (const TensorSpec& tensor : block_tensors(arch, 2)) {
@@ -98,7 +96,7 @@ TEST_F(GgufWeightsTest, LookUpsAndProductsAreOfTheValues) {
   const Architecture arch = read_model(tales_folder).arch;
   const TensorSpec table = embedding_tensors(arch).front();
   const at::Tensor tokens = at::tensor({5, 700, 2047}, at::kLong);
-  for (const DType asked : block_types) {
+  for (const DType asked : quantised_types) {
     const DType type = fitting(asked, table.shape[1]);
     WeightMatrix matrix = matrix_of(Checkpoint(file_of(asked), tensor_naming), table, all_of(table), type);
     const at::Tensor values = dequantised(matrix, at::kFloat);
@@ -117,7 +115,10 @@ TEST_F(GgufWeightsTest, LookUpsAndProductsAreOfTheValues) {
 TEST_F(GgufWeightsTest, RanksAllocateWhatIsPredicted) {
   for (const auto& [model, weights] : {std::pair(tales_folder, DType::q4_0),
                                        {tales_folder, DType::q6_k},
+                                       {tales_folder, DType::iq4_xs},
                                        {file_of(DType::q4_k), DType::file},
+                                       {file_of(DType::mxfp4), DType::file},
+                                       {file_of(DType::fp16), DType::file},
                                        {file_of(DType::q4_1), DType::bf16}})
     for (int degree = 1; degree <= 3; ++degree) {
       StageSpec spec = whole(model, weights);
@@ -137,12 +138,30 @@ TEST_F(GgufWeightsTest, RanksAllocateWhatIsPredicted) {
     }
 }
 
+TEST_F(GgufWeightsTest, HalvesStayHalves) {
+  const StageSpec spec = whole(file_of(DType::fp16), DType::file);
+  const Architecture& arch = spec.arch;
+  WeightLoader loader(spec, file_of(DType::fp16), cpu_device());
+  const WeightMatrix table = loader.ends().embedding;
+  ASSERT_EQ(table.values.scalar_type(), at::kHalf);
+  const at::Tensor values = table.values.to(at::kFloat), tokens = at::tensor({5, 700, 2047}, at::kLong),
+                   input = at::randn({7, arch.hidden});
+  for (const Ops* ops : {&cpu_ops(), &generic_ops()}) {
+    at::Tensor rows = at::zeros({3, arch.hidden}), product = at::zeros({7, arch.vocabulary});
+    ops->embedding(rows, tokens, table, {0, 1000});
+    EXPECT_TRUE(rows.narrow(0, 0, 2).equal(values.index_select(0, tokens.narrow(0, 0, 2))));
+    EXPECT_TRUE(rows[2].equal(at::zeros({arch.hidden}))) << "a token of another rank";
+    ops->linear(product, input, table, {});
+    EXPECT_TRUE(at::allclose(product, at::linear(input, values), 1e-5, 1e-5));
+  }
+}
+
 TEST_F(GgufWeightsTest, WeightsOfAllTypesSayTheSame) {
   const at::Tensor expected = logits_of(whole(tales_folder, DType::fp32), tales_folder);
   const auto distance = [&](const at::Tensor& logits) {
     return ((logits - expected).norm() / expected.norm()).item<float>();
   };
-  for (const DType type : block_types) {
+  for (const DType type : quantised_types) {
     const at::Tensor from_file = logits_of(whole(file_of(type), DType::file), file_of(type));
     EXPECT_TRUE(from_file.equal(logits_of(whole(tales_folder, type), tales_folder))) << name_of(type);
     EXPECT_LT(distance(from_file), type == DType::q8_0 || type == DType::q6_k ? 0.03F : 0.25F) << name_of(type);

@@ -85,7 +85,7 @@ TEST(ChooseTypes, AModelThatIsQuantisedIsRefused) {
 TEST(ChooseTypes, WhatDoesNotFitNamesTypesThatWould) {
   const ServeOutcome outcome = plan_serve(two_cards(), read_model("qwen3-32b"), default_workload(), {});
   EXPECT_FALSE(outcome.plan);
-  EXPECT_NE(outcome.hint.find("use --weight-type q6_k, q5_k or q4_k, which would fit"), std::string::npos)
+  EXPECT_NE(outcome.hint.find("use --weight-type q6_k, q5_k, q4_k or iq4_xs, which would fit"), std::string::npos)
       << outcome.hint;
 }
 

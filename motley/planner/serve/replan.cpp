@@ -186,16 +186,21 @@ WeightMoves weight_moves(const ServePlan& before, const ServePlan& after) {
   for (const auto& stage : after.stages) {
     const auto shards = make_shards(arch, static_cast<int>(stage.devices.size()), stage.shares, stage.weight_type);
     for (std::size_t rank = 0; rank < stage.devices.size(); ++rank) {
-      const std::int64_t layer = largest_block_bytes(arch, shards[rank], stage.weight_type);
+      const auto bytes_of_layers = [&](const LayerRange& layers) {
+        return sum_over_layers(arch, layers, [&](std::int64_t layer) {
+          return block_bytes(arch, layer, shards[rank], stage.weight_type);
+        });
+      };
       std::int64_t kept = 0;
       if (const auto found = places.find(stage.devices[rank]); found != places.end()) {
         const Stage& old = *found->second.stage;
         const bool same = old.devices.size() == stage.devices.size() && old.shares == stage.shares &&
                           found->second.rank == rank && old.weight_type == stage.weight_type;
-        if (same) kept = held_layers(old, stage.layers);
+        if (same)
+          for (const LayerRange& held : held_layers(old, stage.layers)) kept += bytes_of_layers(held);
       }
-      moves.kept_bytes += kept * layer;
-      moves.loaded_bytes += (stage.layers.size() - kept) * layer;
+      moves.kept_bytes += kept;
+      moves.loaded_bytes += bytes_of_layers(stage.layers) - kept;
     }
   }
   return moves;

@@ -205,6 +205,23 @@ TEST(Replan, WeightsThatStayAreThoseOfTheSameRankAndDegree) {
   EXPECT_EQ(apart.loaded_bytes, 2 * layer);
 }
 
+// Layers 0 to 2 are of twice the FFN of the others.
+TEST(Replan, WeightsThatMoveAreThoseOfTheLayersThemselves) {
+  const Cluster cluster = cluster_with(R"({ name = "a", devices = ["wide*4"] })");
+  const auto plan = [&](std::int64_t border) {
+    ServePlan made = plan_of(cluster, {stage_of("x", {0, border}, {"a/0"}), stage_of("y", {border, 6}, {"a/1"})}, {});
+    Architecture& arch = made.model.arch;
+    arch.kinds.push_back(arch.kinds.front());
+    arch.kinds.front().ffn *= 2;
+    arch.kind_of_layer = {0, 0, 0, 1, 1, 1};
+    return made;
+  };
+  const std::int64_t small = 2 * (4 * 1024 * 1024 + 3 * 1024 * 2816 + 2 * 1024), large = small + 2 * 3 * 1024 * 2816;
+  const WeightMoves back = weight_moves(plan(4), plan(2));  // layers 2 and 3 go to the second device
+  EXPECT_EQ(back.kept_bytes, 2 * large + 2 * small);
+  EXPECT_EQ(back.loaded_bytes, large + small);
+}
+
 // A route that shares a stage with a lost route is planned again with it.
 // Three alike hold two layers each; whichever order a planner names them in, who has layers keeps them.
 TEST(Replan, DevicesKeepTheirPlacesWhereThatIsAsGood) {
