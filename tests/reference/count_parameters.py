@@ -58,8 +58,6 @@ EXTRA = {
                            "intermediate_size": 77, "vocab_size": 101, "sliding_window": None},
     "mistral-defaults": {"model_type": "mistral", "hidden_size": 64, "num_hidden_layers": 1,
                          "num_attention_heads": 16, "intermediate_size": 72, "vocab_size": 64},
-    "mixtral-8x22b": {"model_type": "mixtral", "hidden_size": 6144, "num_hidden_layers": 56, "num_attention_heads": 48,
-                      "num_key_value_heads": 8, "intermediate_size": 16384, "vocab_size": 32768},
     "mixtral-defaults": {"model_type": "mixtral", "hidden_size": 64, "num_hidden_layers": 2,
                          "num_attention_heads": 16, "intermediate_size": 40, "vocab_size": 64},
     "qwen3-biased": {"model_type": "qwen3", "hidden_size": 40, "num_hidden_layers": 2, "num_attention_heads": 4,
