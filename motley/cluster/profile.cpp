@@ -54,6 +54,30 @@ Schema<LinkTokens> schema_of(Bound<LinkTokens>) {
       .field("tokens_per_s", &T::tokens_per_s, "Tokens per second.", {.required = true, .above = 0});
 }
 
+Schema<ExpertCount> schema_of(Bound<ExpertCount>) {
+  using C = ExpertCount;
+  constexpr Limits count{.required = true, .min = 0, .max = 1 << 24};
+  return Schema<C>("expert count", "Experts of a layer that a number of tokens took at least once, on average.")
+      .field("model", &C::model, "The model's name.", {.required = true})
+      .field("layer", &C::layer, "From 0.", count)
+      .field("tokens", &C::tokens, "Tokens of one step.", {.required = true, .min = 1, .max = 1 << 24})
+      .field("distinct", &C::distinct, "Experts, where each token is of another sequence.", count)
+      .field("distinct_of_prompt", &C::distinct_of_prompt, "Experts, where the tokens follow one another.", count);
+}
+
+Schema<RoutingGamma> schema_of(Bound<RoutingGamma>) {
+  using G = RoutingGamma;
+  constexpr Limits gamma{.required = true, .above = 0, .max = 1};
+  return Schema<G>("routing gamma",
+                   "As how many that choose their experts independently the tokens of a step count: tokens^gamma.")
+      .field("model", &G::model, "The model's name.", {.required = true})
+      .field("tokens", &G::tokens,
+             "Up to this many tokens, from those of the model's entry before. The last entry also holds beyond.",
+             {.required = true, .min = 1, .max = 1 << 24})
+      .field("sequences", &G::sequences, "Where each token is of another sequence.", gamma)
+      .field("prompt", &G::prompt, "Where the tokens follow one another in a prompt.", gamma);
+}
+
 namespace {
 
 // Lists of equal meaning have equal length, sizes of messages ascend, no group is measured twice.
@@ -75,6 +99,11 @@ void check_profile(const Profile& profile, const Reader& reader) {
       reader.fail(fmt::format("layer_rate[{}]: {} at tp {} is measured twice", i, rate.device_type, rate.tp),
                   "keep one of the two");
   }
+  for (std::size_t i = 1; i < profile.gamma.size(); ++i)
+    if (const RoutingGamma &one = profile.gamma[i - 1], &next = profile.gamma[i];
+        one.model == next.model && one.tokens >= next.tokens)
+      reader.fail(fmt::format("gamma[{}]: {} tokens come after {}", i, next.tokens, one.tokens),
+                  "sort a model's entries by `tokens`, ascending");
 }
 
 }  // namespace
@@ -87,6 +116,8 @@ Schema<Profile> schema_of(Bound<Profile>) {
       .field("layer_time", &P::layer_time, "Times of parts of the model.")
       .field("link_rate", &P::link_rate, "Rates of links by size of message.")
       .field("link_tokens", &P::link_tokens, "Rates of directed links in tokens.")
+      .field("routing", &P::routing, "Experts that tokens took.")
+      .field("gamma", &P::gamma, "How alike tokens choose their experts, from `routing`.")
       .check(check_profile);
 }
 

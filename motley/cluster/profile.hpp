@@ -53,11 +53,33 @@ struct LinkTokens {
   bool operator==(const LinkTokens&) const = default;
 };
 
+// How many experts of a layer were taken at least once, on average, by this many tokens.
+struct ExpertCount {
+  std::string model;
+  std::int64_t layer = 0;
+  std::int64_t tokens = 1;
+  double distinct = 0;            // of as many sequences
+  double distinct_of_prompt = 0;  // that follow one another
+  bool operator==(const ExpertCount&) const = default;
+};
+
+// As how many tokens that choose their experts independently those of a step count: between two entries of a model they
+// grow as the power gamma of the tokens.
+struct RoutingGamma {
+  std::string model;
+  std::int64_t tokens = 1;  // up to this many, from those of the entry before, or 1; the last one also beyond
+  double sequences = 1;     // of as many sequences
+  double prompt = 1;        // of one prompt
+  bool operator==(const RoutingGamma&) const = default;
+};
+
 struct Profile {
   std::vector<LayerRate> layer_rate;
   std::vector<LayerTime> layer_time;
   std::vector<LinkRate> link_rate;
   std::vector<LinkTokens> link_tokens;
+  std::vector<ExpertCount> routing;
+  std::vector<RoutingGamma> gamma;  // what `routing` comes to
   bool operator==(const Profile&) const = default;
 };
 Schema<Profile> schema_of(Bound<Profile>);

@@ -29,6 +29,18 @@ TEST(ProfileFile, RatesAreFoundByTypeAndDegree) {
   EXPECT_EQ(find_layer_rate(profile, "T4", 1), nullptr);
 }
 
+TEST(ProfileFile, KeepsWhatWasCountedOfRouting) {
+  Profile profile;
+  profile.routing = {{"mixture", 3, 4, 10.5, 9.25}};
+  profile.gamma = {{"mixture", 4, 0.8, 0.75}, {"mixture", 16, 0.7, 0.5}, {"other", 4, 1, 1}};
+  EXPECT_EQ(profile_of(to_json(write(profile))), profile);
+  const std::string gamma = R"({"format": "motley.profile/1", "gamma": [{"model": "m", "tokens": 16, "sequences": 0.8,
+      "prompt": 0.8}, {"model": "m", "tokens": 4, "sequences": 0.8, "prompt": )";
+  EXPECT_THAT(complaint(gamma + "0.8}]}"), testing::HasSubstr("gamma[1]: 4 tokens come after 16"));
+  EXPECT_THAT(complaint(gamma + "1.1}]}"), testing::HasSubstr("gamma[1].prompt"));
+  EXPECT_THAT(complaint(gamma + "0}]}"), testing::HasSubstr("gamma[1].prompt"));
+}
+
 TEST(ProfileFile, WhatCannotBeIsNamed) {
   EXPECT_THAT(
       complaint(R"({"format": "motley.profile/1", "layer_rate": [{"device_type": "T4", "tokens_per_s": [1, -2]}]})"),

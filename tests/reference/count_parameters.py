@@ -30,36 +30,14 @@ EXTRA = {
     "llama-biased": {"model_type": "llama", "hidden_size": 60, "num_hidden_layers": 3, "num_attention_heads": 6,
                      "num_key_value_heads": 2, "intermediate_size": 101, "vocab_size": 97, "attention_bias": True,
                      "mlp_bias": True},
-    "gpt-oss-20b": {"model_type": "gpt_oss", "num_hidden_layers": 24, "num_local_experts": 32, "hidden_size": 2880,
-                    "intermediate_size": 2880, "num_attention_heads": 64, "vocab_size": 201088},
-    "gpt-oss-120b": {"model_type": "gpt_oss", "num_hidden_layers": 36, "hidden_size": 2880, "intermediate_size": 2880,
-                     "num_attention_heads": 64, "vocab_size": 201088},
-    "gemma-3-1b": {"model_type": "gemma3_text", "hidden_size": 1152, "num_hidden_layers": 26, "num_attention_heads": 4,
-                   "num_key_value_heads": 1, "head_dim": 256, "intermediate_size": 6912, "vocab_size": 262144},
-    "gemma-3-27b": {"model_type": "gemma3_text", "hidden_size": 5376, "num_hidden_layers": 62, "num_attention_heads": 32,
-                    "num_key_value_heads": 16, "head_dim": 128, "intermediate_size": 21504},
-    "qwen3-moe-30b": {"model_type": "qwen3_moe", "hidden_size": 2048, "num_hidden_layers": 48, "num_attention_heads": 32,
-                      "num_key_value_heads": 4, "head_dim": 128, "intermediate_size": 6144, "moe_intermediate_size": 768,
-                      "num_experts": 128, "num_experts_per_tok": 8, "vocab_size": 151936},
-    "qwen3-moe-235b": {"model_type": "qwen3_moe", "hidden_size": 4096, "num_hidden_layers": 94, "num_attention_heads": 64,
-                       "num_key_value_heads": 4, "head_dim": 128, "intermediate_size": 12288, "moe_intermediate_size": 1536,
-                       "num_experts": 128, "num_experts_per_tok": 8, "vocab_size": 151936},
     "qwen3-moe-dense-layers": {"model_type": "qwen3_moe", "hidden_size": 48, "num_hidden_layers": 5, "num_attention_heads": 4,
                                "num_key_value_heads": 2, "intermediate_size": 101, "moe_intermediate_size": 28, "num_experts": 6,
                                "num_experts_per_tok": 2, "decoder_sparse_step": 2, "mlp_only_layers": [3], "vocab_size": 97},
-    "glm-4.5-air": {"model_type": "glm4_moe", "hidden_size": 4096, "num_hidden_layers": 46, "num_attention_heads": 96,
-                    "num_key_value_heads": 8, "head_dim": 128, "intermediate_size": 10944, "moe_intermediate_size": 1408,
-                    "n_routed_experts": 128, "num_experts_per_tok": 8, "vocab_size": 151552, "attention_bias": True},
-    "minimax-m2": {"model_type": "minimax_m2", "hidden_size": 3072, "num_hidden_layers": 62, "num_attention_heads": 48,
-                   "num_key_value_heads": 8, "head_dim": 128, "intermediate_size": 1536, "num_local_experts": 256,
-                   "num_experts_per_tok": 8, "vocab_size": 200064},
     "mistral-wide-heads": {"model_type": "mistral", "hidden_size": 48, "num_hidden_layers": 2,
                            "num_attention_heads": 5, "num_key_value_heads": 1, "head_dim": 14,
                            "intermediate_size": 77, "vocab_size": 101, "sliding_window": None},
     "mistral-defaults": {"model_type": "mistral", "hidden_size": 64, "num_hidden_layers": 1,
                          "num_attention_heads": 16, "intermediate_size": 72, "vocab_size": 64},
-    "mixtral-8x22b": {"model_type": "mixtral", "hidden_size": 6144, "num_hidden_layers": 56, "num_attention_heads": 48,
-                      "num_key_value_heads": 8, "intermediate_size": 16384, "vocab_size": 32768},
     "mixtral-defaults": {"model_type": "mixtral", "hidden_size": 64, "num_hidden_layers": 2,
                          "num_attention_heads": 16, "intermediate_size": 40, "vocab_size": 64},
     "qwen3-biased": {"model_type": "qwen3", "hidden_size": 40, "num_hidden_layers": 2, "num_attention_heads": 4,
@@ -71,21 +49,27 @@ EXTRA = {
 }
 
 
-def count(config: dict) -> int:
+def count(config: dict) -> dict:
+    """All parameters, and those that a token passes where it passes some of the experts alone."""
     fields = dict(config)
     with torch.device("meta"):
         model = AutoModelForCausalLM.from_config(AutoConfig.for_model(fields.pop("model_type"), **fields))
     model.tie_weights()
-    return sum(parameter.numel() for parameter in model.parameters())
+    counts = {"parameters": sum(parameter.numel() for parameter in model.parameters())}
+    of_experts = sum(parameter.numel() for name, parameter in model.named_parameters() if ".experts." in name)
+    if of_experts > 0:
+        experts = next(getattr(model.config, key) for key in ("n_routed_experts", "num_local_experts", "num_experts") if hasattr(model.config, key))
+        counts["active"] = counts["parameters"] - of_experts // experts * (experts - model.config.num_experts_per_tok)
+    return counts
 
 
 def main() -> None:
     records = []
     for path in sorted((ROOT / "data" / "models").glob("*/config.json")):
         if path.parent.name != "tales":
-            records.append({"name": path.parent.name, "parameters": count(json.loads(path.read_text()))})
+            records.append({"name": path.parent.name, **count(json.loads(path.read_text()))})
     for name, config in EXTRA.items():
-        records.append({"name": name, "parameters": count(config), "config": config})
+        records.append({"name": name, **count(config), "config": config})
     print(json.dumps(records, indent=1))
 
 

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <iterator>
 #include <numeric>
 
 #include "motley/base/error.hpp"
@@ -14,6 +15,13 @@ namespace {
 }
 
 }  // namespace
+
+CostOptions with_gamma(CostOptions options, const Profile& profile, const std::string& model) {
+  options.gamma.clear();
+  std::ranges::copy_if(profile.gamma, std::back_inserter(options.gamma),
+                       [&](const RoutingGamma& gamma) { return gamma.model == model; });
+  return options;
+}
 
 LayerCounts layer_counts(const Architecture& arch, const LayerRange& layers) {
   const std::vector<std::int64_t> counts = kind_counts(arch, layers);

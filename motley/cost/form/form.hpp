@@ -11,6 +11,7 @@
 #include <string>
 #include <vector>
 
+#include "motley/cluster/profile.hpp"
 #include "motley/cost/form/group.hpp"
 #include "motley/cost/form/term.hpp"
 #include "motley/model/offload.hpp"
@@ -20,7 +21,10 @@ namespace motley {
 struct CostOptions {
   std::string form = "motley";                  // or hexgen
   std::map<std::string, double> settings = {};  // the form's own constants, "hexgen.batch"
+  std::vector<RoutingGamma> gamma = {};         // of the model's experts; empty: not counted
 };
+// With what a profile has of the experts of the model of this name.
+CostOptions with_gamma(CostOptions options, const Profile& profile, const std::string& model);
 
 using LayerCounts = std::vector<double>;  // by kind of layer
 LayerCounts layer_counts(const Architecture& arch, const LayerRange& layers);

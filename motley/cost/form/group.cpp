@@ -12,13 +12,14 @@
 namespace motley {
 namespace {
 
-// Of the matrices that a token passes: of `active` of its experts.
+// Of the matrices that all tokens pass, or of those of one expert.
+enum class Of { all_tokens, one_expert };
 double matrix_elements(const Architecture& arch, const std::vector<TensorSpec>& tensors, const Shard& shard,
-                       std::int64_t active = 0) {
+                       Of of = Of::all_tokens) {
   double elements = 0;
   for (const auto& tensor : tensors)
-    if (tensor.is_matrix())
-      elements += static_cast<double>((tensor.experts > 0 ? active : 1) * slice_of(arch, tensor, shard).elements());
+    if (tensor.is_matrix() && (tensor.experts > 0) == (of == Of::one_expert))
+      elements += static_cast<double>(slice_of(arch, tensor, shard).elements());
   return elements;
 }
 
@@ -52,13 +53,17 @@ Rank make_rank(const Architecture& arch, const DeviceType& type, const Shard& sh
   }
   for (const std::int64_t layer : layer_of_kinds(arch)) {
     const LayerKind& kind = arch.kind(layer);
+    const std::vector<TensorSpec> tensors = block_tensors(arch, layer);
+    const double expert_flops =
+        2 * static_cast<double>(kind.experts.active) * matrix_elements(arch, tensors, shard, Of::one_expert);
     const std::int64_t elements = element_traffic_per_token(arch, layer, shard).forward;
     rank.blocks.push_back(
         {.bytes = block_bytes(arch, layer, shard, weight_type),
          .expert_bytes = expert_bytes(arch, layer, shard, weight_type),
          .experts = kind.experts,
          .windowed = kind.window > 0,
-         .flops = 2 * matrix_elements(arch, block_tensors(arch, layer), shard, kind.experts.active),
+         .flops = 2 * matrix_elements(arch, tensors, shard) + expert_flops,
+         .expert_flops = expert_flops,
          .element_bytes = static_cast<double>(bytes_of(dtype_row(weight_type).computed_in, elements))});
   }
   rank.attention_flops = (block_flops(arch, 0, 1) - block_flops(arch, 0, 0)) * heads;

@@ -27,15 +27,15 @@ double part_seen(const Workload& workload, StageRole role) {
   return role == StageRole::prefill ? prompt : 1 - prompt;
 }
 
-TokenRates::TokenRates(const Cluster& cluster, const Architecture& arch, const Workload& workload,
-                       const Profile& profile, const StepLimits& step, const CostOptions& cost)
+TokenRates::TokenRates(const Cluster& cluster, const Model& model, const Workload& workload, const Profile& profile,
+                       const StepLimits& step, const CostOptions& cost)
     : cluster_(cluster),
-      arch_(arch),
+      arch_(model.arch),
       workload_(workload),
       profile_(profile),
       step_(step),
-      options_(cost),
-      cost_(cost, cluster, arch) {}
+      options_(with_gamma(cost, profile, model.name)),
+      cost_(options_, cluster, arch_) {}
 
 const ServeForm& TokenRates::form(std::int64_t sequences, Phase phase, std::int64_t batches) {
   auto& form = forms_[{sequences, phase, batches}];
@@ -93,7 +93,7 @@ struct PlanLink {
 class PlanRates {
  public:
   PlanRates(const ServePlan& plan, const CostOptions& options)
-      : plan_(plan), rates_(plan.cluster, plan.model.arch, plan.workload, plan.profile, plan.step, options) {
+      : plan_(plan), rates_(plan.cluster, plan.model, plan.workload, plan.profile, plan.step, options) {
     for (std::size_t i = 0; i < plan.stages.size(); ++i) {
       index_[plan.stages[i].id] = static_cast<int>(i);
       stages_.push_back({.group = group_of(plan.stages[i])});

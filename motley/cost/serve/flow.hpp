@@ -26,7 +26,7 @@ double part_seen(const Workload& workload, StageRole role);
 class TokenRates {
  public:
   // All must outlive it.
-  TokenRates(const Cluster& cluster, const Architecture& arch, const Workload& workload, const Profile& profile,
+  TokenRates(const Cluster& cluster, const Model& model, const Workload& workload, const Profile& profile,
              const StepLimits& step, const CostOptions& cost);
 
   // Tokens of its role, holding this many layers, with this many sequences in a decode step. Throws an input error
@@ -44,7 +44,7 @@ class TokenRates {
   const Workload& workload_;
   const Profile& profile_;
   StepLimits step_;
-  const CostOptions& options_;
+  CostOptions options_;
   StepCost cost_;
   // By sequences per step, and micro-batches of a pass.
   std::map<std::tuple<std::int64_t, Phase, std::int64_t>, std::unique_ptr<ServeForm>> forms_;

@@ -186,24 +186,40 @@ class MotleyForm final : public ServeForm {
     const Rank& rank = group.ranks.front();
     const BlockWork& work = rank.blocks[kind];
     const BlockTime block = step_.block_time(group, kind, step);
-    const auto bound = [&](std::string part, const Roofline& roofline, double bytes, double rate, double flops,
-                           double flop_rate) {
-      return joined(
-          std::move(part), roofline,
-          {leaf("memory", all * roofline.memory_s,
-                fmt::format("per step, layer and rank {} at {}", human_bytes(bytes), human_rate(rate))),
-           leaf("compute", all * roofline.compute_s,
-                fmt::format("per step, layer and rank {} at {}/s", human_flop(flops), human_flop(flop_rate)))});
+    const auto memory = [&](std::string part, double seconds, double bytes, double rate, const std::string& what) {
+      return leaf(std::move(part), all * seconds,
+                  fmt::format("per step, layer and rank {}{} at {}", human_bytes(bytes), what, human_rate(rate)));
     };
-    return sum_of(rank.blocks.size() == 1 ? fmt::format("{} layers", layers)
-                                          : fmt::format("{} layers of kind {}", layers, kind + 1),
-                  {bound("products", block.products, read_bytes(work, step), effective_bandwidth(rank),
-                         step.tokens * work.flops, effective_flop_per_s(rank)),
-                   bound("attention", block.attention, step.cached_of(work) * rank.kv_bytes, attention_bandwidth(rank),
-                         step.tokens * rank.attention_flops * step.context_of(work), attention_flop_per_s(rank)),
-                   leaf("element-wise", all * block.elementwise_s,
-                        fmt::format("per step, layer and rank {}", human_bytes(step.tokens * work.element_bytes)))},
-                  "the slowest rank");
+    const auto compute = [&](std::string part, double seconds, double flops, double rate, const std::string& what) {
+      return leaf(std::move(part), all * seconds,
+                  fmt::format("per step, layer and rank {}{} at {}/s", human_flop(flops), what, human_flop(rate)));
+    };
+    // Of what is read or computed, the experts' part by itself, where there are experts.
+    const auto apart = [&](std::string part, const auto& term, double seconds, double amount, double share, double rate,
+                           const std::string& experts) {
+      if (work.experts.count == 0) return term(std::move(part), seconds, amount, rate, "");
+      return sum_of(std::move(part), {term("other weights", (1 - share) * seconds, (1 - share) * amount, rate, ""),
+                                      term("experts", share * seconds, share * amount, rate, experts)});
+    };
+    const double read = step_.read_bytes(work, step), read_of_experts = step_.expert_bytes(work, step);
+    const double touched = read_of_experts / std::max(1.0, work.expert_bytes) * static_cast<double>(work.experts.count);
+    return sum_of(
+        rank.blocks.size() == 1 ? fmt::format("{} layers", layers)
+                                : fmt::format("{} layers of kind {}", layers, kind + 1),
+        {joined("products", block.products,
+                {apart("memory", memory, block.products.memory_s, read, read_of_experts / read,
+                       effective_bandwidth(rank), fmt::format(", of {:.1f} of {}", touched, work.experts.count)),
+                 apart("compute", compute, block.products.compute_s, step.tokens * work.flops,
+                       work.expert_flops / work.flops, effective_flop_per_s(rank),
+                       fmt::format(", of {} for each token", work.experts.active))}),
+         joined("attention", block.attention,
+                {memory("memory", block.attention.memory_s, step.cached_of(work) * rank.kv_bytes,
+                        attention_bandwidth(rank), ""),
+                 compute("compute", block.attention.compute_s,
+                         step.tokens * rank.attention_flops * step.context_of(work), attention_flop_per_s(rank), "")}),
+         leaf("element-wise", all * block.elementwise_s,
+              fmt::format("per step, layer and rank {}", human_bytes(step.tokens * work.element_bytes)))},
+        "the slowest rank");
   }
 
   Term explain_steps(const TensorGroup& group, StageEnds ends, const LayerCounts& layers, const StepLoad& step,

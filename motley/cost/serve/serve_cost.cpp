@@ -52,7 +52,8 @@ struct PricedRoute {
 // those that share stages share their time.
 class Pricing {
  public:
-  Pricing(const ServePlan& plan, const CostOptions& options) : plan_(plan), options_(options) {
+  Pricing(const ServePlan& plan, const CostOptions& options)
+      : plan_(plan), options_(with_gamma(options, plan.profile, plan.model.name)) {
     for (const auto& stage : plan.stages) {
       std::vector<int> devices;
       for (const auto& name : stage.devices) devices.push_back(plan.cluster.find_device(name));
@@ -223,7 +224,7 @@ class Pricing {
   }
 
   const ServePlan& plan_;
-  const CostOptions& options_;
+  const CostOptions options_;
   std::map<std::pair<std::string, std::optional<DType>>, TensorGroup> groups_;  // by stage and what it sends in
   std::map<std::string, StreamedStage> streamed_;                               // by stage: those that offload
   std::vector<PricedRoute> routes_;

@@ -32,22 +32,32 @@ auto slowest(const TensorGroup& group, TimeOf time_of) {
   return slowest;
 }
 
+double independent_tokens(double tokens, const std::vector<RoutingGamma>& gamma, double RoutingGamma::*of) {
+  double independent = 1, from = 1;
+  for (std::size_t i = 0; i < gamma.size(); ++i) {
+    const auto end = static_cast<double>(gamma[i].tokens);
+    const bool ends_here = tokens <= end || i + 1 == gamma.size();
+    independent *= std::pow((ends_here ? tokens : end) / from, gamma[i].*of);
+    if (ends_here) break;
+    from = end;
+  }
+  return independent;
+}
+
 }  // namespace
 
-double touched_share(const Experts& experts, const StepLoad& load) {
-  constexpr double unlike_sequences = 0.87, one_text = 0.75;
+double touched_share(const Experts& experts, const StepLoad& load, const std::vector<RoutingGamma>& gamma) {
+  static const std::vector<RoutingGamma> uncounted = {{.model = {}, .sequences = 0.87, .prompt = 0.75}};
   if (experts.count == 0) return 1;
+  const std::vector<RoutingGamma>& parts = gamma.empty() ? uncounted : gamma;
   const double decoding = std::min(load.tokens, load.logits);
-  const double draws = std::pow(decoding, unlike_sequences) + std::pow(load.tokens - decoding, one_text);
+  const double draws = independent_tokens(decoding, parts, &RoutingGamma::sequences) +
+                       independent_tokens(load.tokens - decoding, parts, &RoutingGamma::prompt);
   return 1 - std::pow(1 - static_cast<double>(experts.active) / static_cast<double>(experts.count), draws);
 }
 
 double routing_bytes(const TensorGroup& group, std::size_t kind, double tokens) {
   return 4 * tokens * static_cast<double>(group.ranks.front().blocks[kind].experts.count);
-}
-
-double read_bytes(const BlockWork& block, const StepLoad& load) {
-  return static_cast<double>(block.bytes) - (1 - touched_share(block.experts, load)) * block.expert_bytes;
 }
 
 double effective_bandwidth(const Rank& rank) {
@@ -76,7 +86,16 @@ StepCost::StepCost(const CostOptions& options, const Cluster& cluster, const Arc
     : cluster_(cluster),
       arch_(arch),
       layer_overhead_s_(given(options, "motley.layer_overhead_s")),
-      step_overhead_s_(given(options, "motley.step_overhead_s")) {}
+      step_overhead_s_(given(options, "motley.step_overhead_s")),
+      gamma_(options.gamma) {}
+
+double StepCost::expert_bytes(const BlockWork& block, const StepLoad& load) const {
+  return block.expert_bytes > 0 ? touched_share(block.experts, load, gamma_) * block.expert_bytes : 0;
+}
+
+double StepCost::read_bytes(const BlockWork& block, const StepLoad& load) const {
+  return static_cast<double>(block.bytes) - block.expert_bytes + expert_bytes(block, load);
+}
 
 double StepCost::layer_overhead_s(const TensorGroup& group) const {
   if (layer_overhead_s_) return *layer_overhead_s_;

@@ -15,6 +15,7 @@
 
 #include <cstdint>
 #include <optional>
+#include <vector>
 
 #include "motley/cluster/profile.hpp"
 #include "motley/cost/form/form.hpp"
@@ -33,10 +34,11 @@ struct StepLoad {
   double cached_of(const BlockWork& block) const { return block.windowed ? window_cached : cached; }
 };
 
-// Of a block's experts, the share that the tokens of a step take at least once. B tokens that choose k of E each for
-// themselves take E (1 - (1 - k / E)^B); popular experts, and tokens of one text that resemble each other, make them
-// fewer, as if there were B^0.87 tokens of unlike sequences, or B^0.75 of one prompt (docs/concepts/costs.md).
-double touched_share(const Experts& experts, const StepLoad& load);
+// Of a block's experts, the share that the tokens of a step take at least once. B tokens that each choose k of E
+// independently take E (1 - (1 - k / E)^B); popular experts, and tokens of one text that resemble each other, make them
+// fewer, as if there were B^gamma tokens: where none was counted 0.87 of unlike sequences, 0.75 of one prompt
+// (docs/concepts/costs.md).
+double touched_share(const Experts& experts, const StepLoad& load, const std::vector<RoutingGamma>& gamma = {});
 
 inline constexpr double token_id_bytes = 8;  // int64
 inline constexpr double logit_bytes = 4;     // fp32
@@ -76,6 +78,9 @@ class StepCost {
   // Their parts.
   BlockTime block_time(const TensorGroup& group, std::size_t kind, const StepLoad& load) const;  // of the slowest rank
   double all_reduces_s(const TensorGroup& group, const StepLoad& load) const;                    // both of a block
+  // Of a block's weights, those that a step reads: of its experts, and of all.
+  double expert_bytes(const BlockWork& block, const StepLoad& load) const;
+  double read_bytes(const BlockWork& block, const StepLoad& load) const;
   // Norms of queries and of keys over the heads of all ranks: one all-reduce of squares. 0: it has none.
   double norms_s(const TensorGroup& group, const StepLoad& load) const;
   // All ranks take the experts that the first one's router chose: one all-reduce more. 0: it has none.
@@ -105,11 +110,11 @@ class StepCost {
   const Cluster& cluster_;
   const Architecture& arch_;
   std::optional<double> layer_overhead_s_, step_overhead_s_;
+  std::vector<RoutingGamma> gamma_;
 };
 
 // What a rank reaches, of products and of attention.
-double read_bytes(const BlockWork& block, const StepLoad& load);  // of its weights, by a step
-inline constexpr double squares_bytes = 8;                        // of a token: two sums in fp32
+inline constexpr double squares_bytes = 8;  // of a token: two sums in fp32
 // Of the logits of a kind's routers. 0: it has none.
 double routing_bytes(const TensorGroup& group, std::size_t kind, double tokens);
 double effective_bandwidth(const Rank& rank);   // B/s

@@ -70,7 +70,7 @@ double StageTime::seconds(const StepLoad& load) const {
     }
     const double cached = rank.windowed ? load.window_cached : load.cached;
     const double attended = load.tokens * (rank.windowed ? load.window_context : load.context);
-    const double experts_s = rank.experts_s > 0 ? touched_share(rank.experts, load) * rank.experts_s : 0;
+    const double experts_s = rank.experts_s > 0 ? touched_share(rank.experts, load, gamma) * rank.experts_s : 0;
     const Roofline products{rank.weights_s + experts_s, load.tokens * rank.token_s, rank.in_turn};
     const Roofline head{heads * rank.head_s, load.logits * rank.logit_s, rank.in_turn};
     kind_s = std::max(kind_s, products.seconds() + load.tokens * rank.element_s +
@@ -188,7 +188,9 @@ void add_sequence(StepLoad& load, std::int64_t window, std::int64_t position, st
 // ---- of a plan ----
 
 StepTimes::StepTimes(const ServePlan& plan, const CostOptions& options)
-    : plan_(plan), cost_(options, plan.cluster, plan.model.arch) {
+    : plan_(plan),
+      options_(with_gamma(options, plan.profile, plan.model.name)),
+      cost_(options_, plan.cluster, plan.model.arch) {
   check_overheads(options);
   std::map<std::string, int> device_numbers;
   for (std::size_t i = 0; i < plan.cluster.devices.size(); ++i)
@@ -218,7 +220,8 @@ StageTime StepTimes::stage(const RouteChain& chain, std::size_t hop) const {
   if (const Stage& stage = plan_.stages[number]; stage.offload)
     return {.pass = std::make_shared<const PassCost>(cost_, group, StageEnds{first, last}, streamed_stage(plan_, stage),
                                                      plan_.step.max_tokens)};
-  StageTime time{.fixed_s = sum_of_layers(layers) * cost_.layer_overhead_s(group) + cost_.step_overhead_s(group),
+  StageTime time{.gamma = options_.gamma,
+                 .fixed_s = sum_of_layers(layers) * cost_.layer_overhead_s(group) + cost_.step_overhead_s(group),
                  .measured_tokens_per_s = measured_tokens_per_s_[number]};
   for (std::size_t kind = 0; kind < layers.size(); ++kind) {
     if (layers[kind] == 0) continue;

@@ -50,6 +50,7 @@ struct StageTime {
     bool operator==(const Rank&) const = default;
   };
   std::vector<Rank> ranks = {};
+  std::vector<RoutingGamma> gamma = {};      // of the experts of its layers
   double fixed_s = 0;                        // overheads of layers and of the step
   std::vector<AllReduces> all_reduces = {};  // of hidden states, and of routers' logits
   MessageTime gather = {}, gather_logits = {};
@@ -152,6 +153,7 @@ class StepTimes {
 
  private:
   const ServePlan& plan_;
+  CostOptions options_;
   StepCost cost_;
   std::vector<TensorGroup> groups_;            // of the plan's stages
   std::vector<double> measured_tokens_per_s_;  // of the plan's stages; 0: not measured

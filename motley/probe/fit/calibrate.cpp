@@ -37,7 +37,7 @@ std::array<Work, 3> works_of(const StepSample& sample, const StepRates& rates) {
   const Rank& rank = *sample.rank;
   const BlockWork& block = rank.blocks.front();
   const StepLoad& load = sample.load;
-  return {Work{.bytes = sample.layers * read_bytes(block, load),
+  return {Work{.bytes = sample.layers * static_cast<double>(block.bytes),
                .flops = sample.layers * load.tokens * block.flops,
                .bytes_per_s = rates.bandwidth_bytes_per_s,
                .flop_per_s = rates.product_flop_per_s,

@@ -60,7 +60,7 @@ ServePoint ServeProblem::point(std::int64_t sequences, bool loaded) const {
 }
 
 std::unique_ptr<ServeForm> ServeProblem::form(const ServePoint& at) const {
-  return make_form(options.cost, cluster, model.arch, at);
+  return make_form(with_gamma(options.cost, options.profile, model.name), cluster, model.arch, at);
 }
 
 bool may_have_roles(const ServeProblem& problem) {

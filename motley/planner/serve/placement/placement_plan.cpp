@@ -80,7 +80,7 @@ class NodeRates {
  public:
   explicit NodeRates(const ServeProblem& problem)
       : problem_(problem),
-        rates_(problem.cluster, problem.model.arch, problem.workload, problem.options.profile, problem.options.step,
+        rates_(problem.cluster, problem.model, problem.workload, problem.options.profile, problem.options.step,
                problem.options.cost),
         form_(problem.form(problem.point(1))) {}
 
