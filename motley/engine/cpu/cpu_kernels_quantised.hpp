@@ -158,12 +158,13 @@ inline void panel_tile(const std::byte* panel, std::int64_t blocks, const InputB
 #pragma GCC unroll 2
       for (int part = 0; part < W::scale_groups; ++part) {
         constexpr int steps = 8 / W::scale_groups;
+        constexpr int summed_steps = std::is_same_v<Products, IntVec> ? steps : W::summed_steps;
         IntVec sums[C] = {};
 #pragma GCC unroll 8
-        for (int first = part * steps; first < (part + 1) * steps; first += W::summed_steps) {
+        for (int first = part * steps; first < (part + 1) * steps; first += summed_steps) {
           Products products[C] = {};
 #pragma GCC unroll 8
-          for (int step = first; step < first + W::summed_steps; ++step) {
+          for (int step = first; step < first + summed_steps; ++step) {
             const ByteVec values = W::values(panel, group, step);
 #pragma GCC unroll 8
             for (int c = 0; c < C; ++c)
