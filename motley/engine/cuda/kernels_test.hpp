@@ -57,12 +57,18 @@ class Array {
   std::size_t count_, first_;
 };
 
+inline double to_double(double value) { return value; }
+template <class T>
+double to_double(T value) {
+  return static_cast<double>(to_float(value));
+}
+
 template <class T>
 void expect_close(double expected, T found, double magnitude = 1) {
-  const double error = std::abs(static_cast<double>(to_float(found)) - expected);
+  const double error = std::abs(to_double(found) - expected);
   const double allowed =
       2e-5 * std::max(magnitude, std::abs(expected)) + (sizeof(T) == 2 ? std::abs(expected) / 256 : 0);
-  ASSERT_LE(error, allowed) << expected << " " << to_float(found);
+  ASSERT_LE(error, allowed) << expected << " " << to_double(found);
 }
 
 // Runs check.template operator()<T>() this many times in all for fp32 and bf16.
