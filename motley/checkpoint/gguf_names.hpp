@@ -2,12 +2,12 @@
 #pragma once
 
 #include <cstdint>
-#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
 
 #include "motley/base/value.hpp"
+#include "motley/checkpoint/name_patterns.hpp"
 #include "motley/checkpoint/packed_tensors.hpp"
 
 namespace motley {
@@ -32,16 +32,6 @@ struct TensorNaming {
 };
 // Of a GGUF file's metadata, or of a folder's config.json.
 using NamingOf = TensorNaming (*)(const Value& description);
-
-inline constexpr char layer_mark = 'N', expert_mark = 'E';
-constexpr std::int64_t most_experts_in_tensor = 4096;
-
-// A name with its layer in the place of N, or its expert in that of E.
-std::string with_layer(std::string_view pattern, std::string_view layer);
-std::string with_expert(std::string_view pattern, std::int64_t expert);
-
-// The layer of a whole name that is of this pattern; empty where the pattern has none.
-std::optional<std::string> layer_in(std::string_view pattern, std::string_view name);
 
 // "blk.3.attn_q.weight" <-> "model.layers.3.self_attn.q_proj.weight"; empty where the other side has no such tensor.
 // Of experts' tensors Hugging Face's name is that with E.

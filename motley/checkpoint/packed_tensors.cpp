@@ -5,7 +5,7 @@
 #include <algorithm>
 
 #include "motley/base/error.hpp"
-#include "motley/checkpoint/gguf_names.hpp"
+#include "motley/checkpoint/name_patterns.hpp"
 #include "motley/checkpoint/safetensors.hpp"
 
 namespace motley {

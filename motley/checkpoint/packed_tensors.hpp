@@ -15,6 +15,8 @@
 
 namespace motley {
 
+constexpr std::int64_t most_experts_in_tensor = 4096;
+
 // One kind of tensor that holds others. N stands for the layer.
 struct PackedNames {
   std::string_view stored;

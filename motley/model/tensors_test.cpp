@@ -37,7 +37,8 @@ TEST(Tensors, ParametersAreThoseOfTransformers) {
     const Value* config = record.find("config");
     const Architecture arch = config ? read_architecture(*config, name) : read_model(name).arch;
     EXPECT_EQ(total_parameters(arch), record.find("parameters")->as_integer()) << name;
-    if (const Value* active = record.find("active")) EXPECT_EQ(active_parameters(arch), active->as_integer()) << name;
+    const Value* active = record.find("active");
+    EXPECT_TRUE(active == nullptr || active_parameters(arch) == active->as_integer()) << name;
   }
 }
 

@@ -49,7 +49,7 @@ TEST_F(DriverChange, AnswersAreTheSameWhateverPlansTakeTurns) {
   options.micro_batches = 2;
   CallingDriver driver(toy_plan({{1, 2, 1}}, 160), options);
   constexpr std::int32_t requests = 24;
-  std::deque<Answer> answers(requests);
+  std::deque<StreamedAnswer> answers(requests);
   const auto length = [](std::int32_t i) { return 40 + 3 * i; };
   for (std::int32_t i = 0; i < requests / 2; ++i)
     driver.generate(ask(prompt_of(i), length(i)), answers[static_cast<std::size_t>(i)].callback());
@@ -61,7 +61,7 @@ TEST_F(DriverChange, AnswersAreTheSameWhateverPlansTakeTurns) {
   driver.change_plan(toy_plan({{3}}, 256));
   ASSERT_TRUE(serves(driver, 3));
   for (std::int32_t i = 0; i < requests; ++i) {
-    const Answer& answer = answers[static_cast<std::size_t>(i)];
+    const StreamedAnswer& answer = answers[static_cast<std::size_t>(i)];
     ASSERT_EQ(answer.wait(60), FinishReason::length) << answer.stop_cause();
     EXPECT_EQ(answer.tokens(), expected_tokens(prompt_of(i), length(i))) << i;
     EXPECT_EQ(answer.events_after_the_end(), 0);
@@ -83,7 +83,7 @@ TEST_F(DriverChange, ALostWorkerIsPlannedAroundUntilNoneIsLeft) {
   std::atomic<int> failures = 0;
   CallingDriver driver(whole, options);
   driver.on_failure([&](const Error&) { ++failures; });
-  Answer first, second, last;
+  StreamedAnswer first, second, last;
   driver.generate(ask({1, 2}, 60), first.callback());
   ASSERT_TRUE(first.wait_for_tokens(5));
   ::kill(driver.status().workers.at(1).process, SIGKILL);
@@ -115,7 +115,7 @@ TEST_F(DriverChange, AWorkerThatHangsIsPlannedAround) {
   options.watchdog_s = 0.5;
   options.replan = pipeline_over_the_rest(whole);
   CallingDriver driver(whole, options);
-  Answer answer;
+  StreamedAnswer answer;
   driver.generate(ask({1}, 300), answer.callback());
   ASSERT_TRUE(answer.wait_for_tokens(2));
   ::kill(driver.status().workers.at(1).process, SIGSTOP);  // of the stage that answers
@@ -131,7 +131,7 @@ TEST_F(DriverChange, AWorkerThatDiesStartsAgain) {
   options.replan = pipeline_over_the_rest(whole);
   options.restart = {.deaths = 3, .first_wait_s = 0.05};
   CallingDriver driver(whole, options);
-  Answer first, second;
+  StreamedAnswer first, second;
   driver.generate(ask({1, 2}, 60), first.callback());
   ASSERT_TRUE(first.wait_for_tokens(5));
   ::kill(driver.status().workers.at(1).process, SIGKILL);
@@ -157,7 +157,7 @@ TEST_F(DriverChange, ALostDeviceIsPlannedInAgain) {
   options.replan = pipeline_over_the_rest(whole);
   options.restart.away_s = 0.3;
   CallingDriver driver(whole, options);
-  Answer answer;
+  StreamedAnswer answer;
   driver.generate(ask({1}, 500), answer.callback());
   ASSERT_TRUE(answer.wait_for_tokens(5));
   ::kill(driver.status().workers.at(1).process, SIGKILL);
@@ -175,7 +175,7 @@ TEST_F(DriverChange, APlanWhoseWorkersDoNotStartIsALoss) {
   {
     options.replan = pipeline_over_the_rest(whole);
     CallingDriver driver(one, options);
-    Answer answer;
+    StreamedAnswer answer;
     driver.generate(ask({1}, 300), answer.callback());
     driver.change_plan(whole);
     EXPECT_EQ(answer.wait(), FinishReason::length) << answer.stop_cause();
@@ -184,7 +184,7 @@ TEST_F(DriverChange, APlanWhoseWorkersDoNotStartIsALoss) {
     EXPECT_EQ(worker_devices(*driver.status().plan), (std::vector<std::string>{"box/0", "box/2"}));
   }
   CallingDriver driver(one, fake("step_ms=10;refuse=box/1"));  // it is not done before they refuse
-  Answer answer;
+  StreamedAnswer answer;
   driver.generate(ask({1}, 1000), answer.callback());
   driver.change_plan(whole);
   EXPECT_EQ(answer.wait(), FinishReason::failed);
@@ -194,7 +194,7 @@ TEST_F(DriverChange, APlanWhoseWorkersDoNotStartIsALoss) {
 
 TEST_F(DriverChange, ARequestThatNoLongerFitsIsToldSo) {
   CallingDriver driver(toy_plan({{1}}), fake("step_ms=1"));
-  Answer large, small;
+  StreamedAnswer large, small;
   driver.generate(ask(Tokens(80, 5), 400), large.callback());
   driver.generate(ask({1}, 40), small.callback());
   ASSERT_TRUE(large.wait_for_tokens(2) && small.wait_for_tokens(2));
@@ -215,7 +215,7 @@ TEST_F(DriverChange, RefusesAPlanThatCannotTakeOver) {
 
 TEST_F(DriverChange, MayEndOrDrainInTheMiddleOfAChange) {
   for (const double drain_s : {0.0, 20.0}) {
-    Answer answer;
+    StreamedAnswer answer;
     {
       CallingDriver driver(toy_plan({{1, 1}}), fake("step_ms=2"));
       const std::uint64_t cancelled = driver.generate(ask({9}, 500), [](const GenerateEvent&) {});
@@ -243,7 +243,7 @@ TEST_F(DriverChange, WorkersStayWhenAnotherDies) {
   };
   Tokens prompt;
   for (std::int32_t i = 0; i < 100; ++i) prompt.push_back(1 + i);
-  Answer answer;
+  StreamedAnswer answer;
   driver.generate(ask(prompt, 300), answer.callback());
   std::int64_t of_first = 0;
   for (std::uint64_t epoch = 2; epoch < 6; ++epoch) {
@@ -336,7 +336,7 @@ class DriverPreparation : public DriverChange {
 
 TEST_F(DriverPreparation, TheOldPlanServesUntilItIsDone) {
   CallingDriver driver(toy_plan({{1, 1}}), options());
-  Answer answer;
+  StreamedAnswer answer;
   driver.generate(ask({1, 2}, 200), answer.callback());
   driver.change_plan(toy_plan({{1}}));
   ASSERT_TRUE(looked(3));
@@ -357,7 +357,7 @@ TEST_F(DriverPreparation, StandbyWeightsAreLoadedAfterServingHasBegun) {
   plan.stages[1].standby_weights = {{{0, 1}}};
   CallingDriver driver(plan, options("warm-up"));
   ASSERT_TRUE(looked(2));
-  Answer answer;
+  StreamedAnswer answer;
   driver.generate(ask({1, 2}, 20), answer.callback());
   EXPECT_EQ(answer.wait(), FinishReason::length);
   const auto held = [&] {
@@ -378,7 +378,7 @@ TEST_F(DriverPreparation, WithoutStandbyWeightsItServesOn) {
   said_.fails = true;
   CallingDriver driver(plan, options("warm-up"));
   EXPECT_TRUE(reported("standby: weights are not there: box/7 cannot be started"));
-  Answer answer;
+  StreamedAnswer answer;
   driver.generate(ask({1, 2}, 20), answer.callback());
   EXPECT_EQ(answer.wait(), FinishReason::length);
 }
@@ -451,12 +451,12 @@ std::vector<Tokens> answers_of(const ServePlan& plan, const Replan& replan,
   options.replan = replan;
   CallingDriver driver(plan, options);
   const std::vector<GenerateRequest> requests = some_requests();
-  std::deque<Answer> answers(requests.size());
+  std::deque<StreamedAnswer> answers(requests.size());
   for (std::size_t i = 0; i < requests.size(); ++i) driver.generate(requests[i], answers[i].callback());
   EXPECT_TRUE(answers.front().wait_for_tokens(4, 60));
   if (disturb) disturb(driver);
   std::vector<Tokens> tokens;
-  for (const Answer& answer : answers) {
+  for (const StreamedAnswer& answer : answers) {
     EXPECT_EQ(answer.wait(60), FinishReason::length) << answer.stop_cause();
     EXPECT_EQ(answer.events_after_the_end(), 0);
     tokens.push_back(answer.tokens());

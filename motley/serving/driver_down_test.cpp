@@ -92,7 +92,7 @@ TEST_F(DriverDown, HoldsRequestsUntilAPlanServesThem) {
   DriverSetup options = machines_.options();
   options.hold_s = 600;
   CallingDriver driver(whole_, options);
-  Answer early, late;
+  StreamedAnswer early, late;
   driver.generate(ask({1, 2}, 60), early.callback());
   ASSERT_TRUE(early.wait_for_tokens(5));
   machines_.set({});
@@ -120,7 +120,7 @@ TEST_F(DriverDown, AfterAWhileRequestsFailUntilAPlanServes) {
   std::atomic<int> failures = 0;
   CallingDriver driver(whole_, options);
   driver.on_failure([&](const Error&) { ++failures; });
-  Answer held, again;
+  StreamedAnswer held, again;
   driver.generate(ask({1, 2}, 1000), held.callback());
   ASSERT_TRUE(held.wait_for_tokens(1));
   machines_.set({});
@@ -154,7 +154,7 @@ TEST_F(DriverDown, APlanWithAMachineThatIsNotThereChangesNothing) {
     if (detail == "no change: a machine is not there") told = true;
   };
   CallingDriver driver(machines_.plan({"box/0"}), options);
-  Answer answer;
+  StreamedAnswer answer;
   driver.generate(ask({1}, 300), answer.callback());
   machines_.set({"box/0"});
   driver.change_plan(whole_);
@@ -168,7 +168,7 @@ TEST_F(DriverDown, APlanWithAMachineThatIsNotThereChangesNothing) {
 TEST_F(DriverDown, APlanThatDoesNotStartEitherLeavesItDown) {
   DriverSetup options = machines_.options();
   CallingDriver driver(whole_, options);
-  Answer answer;
+  StreamedAnswer answer;
   driver.generate(ask({1}, 100), answer.callback());
   machines_.set({});
   kill_all_workers(driver);
@@ -190,7 +190,7 @@ TEST_F(DriverDown, MayBeDownFromTheStart) {
   machines_.set({});
   CallingDriver driver(whole_, machines_.options());
   EXPECT_EQ(driver.status().phase, DeploymentPhase::down);
-  Answer answer;
+  StreamedAnswer answer;
   driver.generate(ask({1}, 20), answer.callback());
   machines_.set({"box/0"});
   driver.change_plan(machines_.plan({"box/0"}));
@@ -200,7 +200,7 @@ TEST_F(DriverDown, MayBeDownFromTheStart) {
 
 TEST_F(DriverDown, MayEndWhileItIsDown) {
   for (const double drain_s : {0.0, 0.1}) {
-    Answer answer;
+    StreamedAnswer answer;
     machines_.set(machines_.all());
     {
       CallingDriver driver(whole_, machines_.options());

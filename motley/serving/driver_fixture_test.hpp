@@ -80,7 +80,7 @@ class CallingDriver {
 };
 
 // Collects what a request brings.
-class Answer {
+class StreamedAnswer {
  public:
   EventCallback callback() {
     return [state = state_](const GenerateEvent& event) {

@@ -29,12 +29,12 @@ TEST_F(DriverTest, AnswersEveryRequestThoughMemoryIsTight) {
   options.micro_batches = 2;
   CallingDriver driver(toy_plan({{1}}, 160), options);  // ten blocks
   EXPECT_TRUE(driver.status().ready);
-  std::vector<Answer> answers(60);
+  std::vector<StreamedAnswer> answers(60);
   const auto prompt = [](std::int32_t i) { return std::vector<std::int32_t>(static_cast<std::size_t>(1 + i % 30), i); };
   for (std::int32_t i = 0; i < 60; ++i)
     driver.generate(ask(prompt(i), 1 + i % 70), answers[static_cast<std::size_t>(i)].callback());
   for (std::int32_t i = 0; i < 60; ++i) {
-    const Answer& answer = answers[static_cast<std::size_t>(i)];
+    const StreamedAnswer& answer = answers[static_cast<std::size_t>(i)];
     ASSERT_EQ(answer.wait(), FinishReason::length);
     EXPECT_EQ(answer.tokens(), expected_tokens(prompt(i), 1 + i % 70)) << i;
     EXPECT_EQ(answer.events_after_the_end(), 0);
@@ -56,11 +56,11 @@ TEST_F(DriverTest, GoesOnWithFewerKeysAndValuesWhereMemoryIsShort) {
     options.report = [&](const std::string& phase, const std::string& detail) {
       if (phase == "memory") of_memory.push_back(detail);
     };
-    std::vector<Answer> answers(30);
+    std::vector<StreamedAnswer> answers(30);
     {
       CallingDriver driver(toy_plan({{1}}), options);
-      for (Answer& answer : answers) driver.generate(ask({1, 2, 3}, 40), answer.callback());
-      for (const Answer& answer : answers) {
+      for (StreamedAnswer& answer : answers) driver.generate(ask({1, 2, 3}, 40), answer.callback());
+      for (const StreamedAnswer& answer : answers) {
         ASSERT_EQ(answer.wait(), FinishReason::length);
         EXPECT_EQ(answer.tokens(), expected_tokens({1, 2, 3}, 40));
         EXPECT_EQ(answer.events_after_the_end(), 0);
@@ -88,9 +88,9 @@ TEST_F(DriverTest, RunsAllRoutesAndReportsItsStart) {
     };
     // A route that seems slow on a busy machine gets its share of requests later.
     for (int round = 0; round == 0 || (round < 50 && !all_have_run()); ++round) {
-      std::vector<Answer> answers(20);
-      for (Answer& answer : answers) driver.generate(ask({1, 2, 3}, 10), answer.callback());
-      for (const Answer& answer : answers) {
+      std::vector<StreamedAnswer> answers(20);
+      for (StreamedAnswer& answer : answers) driver.generate(ask({1, 2, 3}, 10), answer.callback());
+      for (const StreamedAnswer& answer : answers) {
         EXPECT_EQ(answer.wait(), FinishReason::length);
         EXPECT_EQ(answer.tokens(), expected_tokens({1, 2, 3}, 10));
       }
@@ -105,7 +105,7 @@ TEST_F(DriverTest, RunsAllRoutesAndReportsItsStart) {
 
 TEST_F(DriverTest, CancelEndsARequestAndFreesItsBlocks) {
   CallingDriver driver(toy_plan({{1, 1}}), fake("step_ms=2"));
-  Answer cancelled, other;
+  StreamedAnswer cancelled, other;
   const std::uint64_t id = driver.generate(ask({1}, 400), cancelled.callback());
   driver.generate(ask({1}, 30), other.callback());
   ASSERT_TRUE(cancelled.wait_for_tokens(3));
@@ -120,7 +120,7 @@ TEST_F(DriverTest, CancelEndsARequestAndFreesItsBlocks) {
 
 TEST_F(DriverTest, CallbacksMayCallTheDriver) {
   CallingDriver driver(toy_plan({{1}}), fake());
-  Answer second;
+  StreamedAnswer second;
   std::atomic<std::uint64_t> first = 0;
   std::atomic<bool> asked = false;
   first = driver.generate(ask({1}, 500), [&](const GenerateEvent& event) {
@@ -134,7 +134,7 @@ TEST_F(DriverTest, CallbacksMayCallTheDriver) {
 
 TEST_F(DriverTest, HandsOutTheEventsOfAStepTogether) {
   CallingDriver driver(toy_plan({{1}}), fake());
-  std::vector<Answer> answers(8);  // as many as a step takes
+  std::vector<StreamedAnswer> answers(8);  // as many as a step takes
   driver.generate(ask({1}, 10), [&, first = answers[0].callback()](const GenerateEvent& event) {
     first(event);
     // The second step has begun without them; the third holds them all.
@@ -142,8 +142,8 @@ TEST_F(DriverTest, HandsOutTheEventsOfAStepTogether) {
     for (std::size_t i = 1; i < answers.size(); ++i) driver.generate(ask({1}, 10), answers[i].callback());
   });
   ASSERT_TRUE(answers[0].wait());
-  for (const Answer& answer : answers) EXPECT_EQ(answer.wait(), FinishReason::length);
-  for (const Answer& answer : answers) EXPECT_EQ(answer.tokens(), expected_tokens({1}, 10));
+  for (const StreamedAnswer& answer : answers) EXPECT_EQ(answer.wait(), FinishReason::length);
+  for (const StreamedAnswer& answer : answers) EXPECT_EQ(answer.tokens(), expected_tokens({1}, 10));
   driver.drain(20);
   // A token per request and step; the first request ends two steps before the others.
   EXPECT_EQ(driver.batches(), (std::vector<std::size_t>{1, 1, 8, 8, 8, 8, 8, 8, 8, 9, 7, 14}));
@@ -153,7 +153,7 @@ TEST_F(DriverTest, RefusesWhenTheQueueIsFull) {
   DriverSetup options = fake("step_ms=20");
   options.max_queue = 3;
   CallingDriver driver(toy_plan({{1}}), options);
-  std::vector<Answer> answers(40);
+  std::vector<StreamedAnswer> answers(40);
   std::size_t accepted = 0;
   try {
     for (; accepted < answers.size(); ++accepted) driver.generate(ask({1}, 5), answers[accepted].callback());
@@ -184,7 +184,7 @@ TEST_F(DriverTest, RefusesBadRequestsAndServesOn) {
       EXPECT_THAT(error.what(), HasSubstr(message));
     }
   }
-  Answer answer;
+  StreamedAnswer answer;
   driver.generate(ask({1}, 1000), answer.callback());
   EXPECT_EQ(answer.wait(), FinishReason::length);
   EXPECT_EQ(answer.tokens().size(), 255u);  // as many as there is room for
@@ -192,7 +192,7 @@ TEST_F(DriverTest, RefusesBadRequestsAndServesOn) {
 
 TEST_F(DriverTest, DrainLetsRequestsEndAndRefusesNewOnes) {
   CallingDriver driver(toy_plan({{1}}), fake("step_ms=2"));
-  Answer answer;
+  StreamedAnswer answer;
   driver.generate(ask({1}, 50), answer.callback());
   driver.drain(20);
   EXPECT_EQ(answer.tokens().size(), 50u);
@@ -206,7 +206,7 @@ TEST_F(DriverTest, DrainLetsRequestsEndAndRefusesNewOnes) {
 }
 
 TEST_F(DriverTest, WhatIsOpenAtTheEndIsCancelled) {
-  Answer answer;
+  StreamedAnswer answer;
   {
     CallingDriver driver(toy_plan({{1, 1}}), fake("step_ms=20"));
     driver.generate(ask({1}, 500), answer.callback());
@@ -222,15 +222,15 @@ TEST_F(DriverTest, AWorkerThatIsKilledEndsEverythingWithItsName) {
     CallingDriver driver(plan, fake("step_ms=2"));
     std::promise<Error> told;
     driver.on_failure([&](const Error& error) { told.set_value(error); });
-    std::vector<Answer> answers(30);
-    for (Answer& answer : answers) driver.generate(ask({1, 2}, 500), answer.callback());
+    std::vector<StreamedAnswer> answers(30);
+    for (StreamedAnswer& answer : answers) driver.generate(ask({1, 2}, 500), answer.callback());
     ASSERT_TRUE(answers[0].wait_for_tokens(5));
     const std::vector<WorkerStatus> workers = driver.status().workers;
 
     ::kill(workers[victim].process, SIGKILL);
     const std::string expected = fmt::format("{} (rank {} of stage {}) was killed by signal 9", workers[victim].device,
                                              workers[victim].rank, workers[victim].stage);
-    for (const Answer& answer : answers) {
+    for (const StreamedAnswer& answer : answers) {
       ASSERT_EQ(answer.wait(), FinishReason::failed);
       EXPECT_EQ(answer.stop_cause(), expected);
       EXPECT_EQ(answer.events_after_the_end(), 0);
@@ -262,7 +262,7 @@ TEST_F(DriverTest, AWorkerThatHangsIsTreatedAsDead) {
   DriverSetup options = fake("step_ms=1");
   options.watchdog_s = 0.5;
   CallingDriver driver(toy_plan({{1, 2, 1}}), options);
-  Answer answer;
+  StreamedAnswer answer;
   driver.generate(ask({1}, 500), answer.callback());
   ASSERT_TRUE(answer.wait_for_tokens(2));
   ::kill(driver.status().workers.at(3).process, SIGSTOP);
@@ -363,7 +363,7 @@ TEST_F(DriverTest, WorkersDoNotOutliveADriverThatIsKilled) {
 std::vector<std::vector<std::int32_t>> greedy_tokens(const ServePlan& plan, const std::string& transport,
                                                      std::size_t longer_by = 9) {
   CallingDriver driver(plan, real(transport));
-  std::vector<Answer> answers(12);
+  std::vector<StreamedAnswer> answers(12);
   for (std::size_t i = 0; i < answers.size(); ++i) {
     std::vector<std::int32_t> prompt;
     for (std::size_t t = 0; t < 3 + longer_by * i; ++t)
@@ -371,7 +371,7 @@ std::vector<std::vector<std::int32_t>> greedy_tokens(const ServePlan& plan, cons
     driver.generate(ask(prompt, 24), answers[i].callback());
   }
   std::vector<std::vector<std::int32_t>> tokens;
-  for (const Answer& answer : answers) {
+  for (const StreamedAnswer& answer : answers) {
     EXPECT_EQ(answer.wait(60), FinishReason::length) << answer.stop_cause();
     tokens.push_back(answer.tokens());
   }
@@ -409,7 +409,7 @@ TEST_F(DriverTest, PromptsOfSeveralChunksAnswerAlikeOverAnyNumberOfStages) {
 // waits for the row belongs to the stage before.
 TEST_F(DriverTest, AStagesTimesLeaveOutTheStagesBeforeIt) {
   CallingDriver driver(toy_plan({{1, 3}}), real("shm"));
-  Answer answer;
+  StreamedAnswer answer;
   driver.generate(ask({1, 2, 3}, 60), answer.callback());
   ASSERT_EQ(answer.wait(60), FinishReason::length) << answer.stop_cause();
   const PipelineStatus pipeline = driver.status().pipelines.at(0);
@@ -423,11 +423,11 @@ TEST_F(DriverTest, AStagesTimesLeaveOutTheStagesBeforeIt) {
 TEST_F(DriverTest, ARealWorkerThatIsKilledIsNamed) {
   for (const char* transport : {"shm", "tcp"}) {
     CallingDriver driver(toy_plan({{1, 2, 1}}), real(transport));
-    std::vector<Answer> answers(8);
-    for (Answer& answer : answers) driver.generate(ask({1, 2}, 500), answer.callback());
+    std::vector<StreamedAnswer> answers(8);
+    for (StreamedAnswer& answer : answers) driver.generate(ask({1, 2}, 500), answer.callback());
     ASSERT_TRUE(answers[0].wait_for_tokens(2));
     ::kill(driver.status().workers.at(2).process, SIGKILL);
-    for (const Answer& answer : answers) {
+    for (const StreamedAnswer& answer : answers) {
       EXPECT_EQ(answer.wait(), FinishReason::failed);
       EXPECT_EQ(answer.stop_cause(), "box/2 (rank 1 of stage r0/s1) was killed by signal 9");
     }
