@@ -44,9 +44,9 @@ TEST(DType, PlansNameWhatHasAPrice) {
             "fp32, bf16, q8_0, q4_0, q4_1, q5_0, q5_1, q4_k, q5_k, q6_k, mxfp4, iq4_nl, iq4_xs or file");
   std::vector<std::string_view> named;
   for (const auto& entry : enum_names<DType>()) named.push_back(entry.name);
-  EXPECT_EQ(named, (std::vector<std::string_view>{"fp32", "bf16", "fp16", "int8", "int4", "q8_0", "q4_0", "q4_1",
-                                                  "q5_0", "q5_1", "q4_k", "q5_k", "q6_k", "mxfp4", "iq4_nl", "iq4_xs",
-                                                  "file"}));
+  EXPECT_EQ(named,
+            (std::vector<std::string_view>{"fp32", "bf16", "fp16", "int8", "int4", "q8_0", "q4_0", "q4_1", "q5_0",
+                                           "q5_1", "q4_k", "q5_k", "q6_k", "mxfp4", "iq4_nl", "iq4_xs", "file"}));
 }
 
 TEST(DType, RowsThatAreNotWholeBlocksGetSmallerOnes) {

@@ -68,13 +68,13 @@ struct BlockIQ4XS {
   std::uint8_t low[128];
 };
 
-// What four bits stand for: twice the numbers of FP4 (one sign, two bits of exponent, one of mantissa), and numbers that
-// lie closer together around zero, as weights do.
+// What four bits stand for: twice the numbers of FP4 (one sign, two bits of exponent, one of mantissa), and numbers
+// that lie closer together around zero, as weights do.
 inline constexpr std::int8_t fp4_codes[16] = {0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12};
 inline constexpr std::int8_t iq4_codes[16] = {-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113};
 
 float half_to_float(std::uint16_t bits);
-std::uint16_t float_to_half(float value);  // to the nearest, ties to even
+std::uint16_t float_to_half(float value);     // to the nearest, ties to even
 float exponent_scale(std::uint8_t exponent);  // 2^(exponent - 128): subnormal of 0 and 1
 
 // Of a group of q4_k and q5_k, 0 to 63 each.

@@ -22,7 +22,8 @@ import make_model  # noqa: E402
 
 MODELS = ["tales", "small256"]
 SHAPES = MODELS + os.environ.get("MOTLEY_PARITY_SHAPES", "").split()
-CASES = [(name, kind) for name in SHAPES for kind in gguf_models.TYPES] + [("experts256", kind) for kind in ("f32", "f16", "q5_0", "q4_k", "mxfp4", "iq4_xs")]
+CASES = [(name, kind) for name in SHAPES for kind in gguf_models.TYPES]
+CASES += [("experts256", kind) for kind in ("f32", "f16", "q5_0", "q4_k", "mxfp4", "iq4_xs")]
 PROMPT_LENGTHS = [1, 9, 40]
 GENERATE = 8
 FP32_TOLERANCE = 1e-4

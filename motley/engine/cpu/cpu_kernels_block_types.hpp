@@ -92,8 +92,8 @@ struct Signed {
 #elif defined(MOTLEY_AVX512)
     const auto signed_q = reinterpret_cast<__m512i>(q), signed_x = reinterpret_cast<__m512i>(x);
     return add_products(total, reinterpret_cast<ByteVec>(_mm512_abs_epi8(signed_q)),
-                        reinterpret_cast<SignedByteVec>(_mm512_mask_sub_epi8(
-                            signed_x, _mm512_movepi8_mask(signed_q), _mm512_setzero_si512(), signed_x)));
+                        reinterpret_cast<SignedByteVec>(_mm512_mask_sub_epi8(signed_x, _mm512_movepi8_mask(signed_q),
+                                                                             _mm512_setzero_si512(), signed_x)));
 #else
     const SignedByteVec sign = reinterpret_cast<SignedByteVec>(q) < 0;
     return add_products(total, (q ^ reinterpret_cast<ByteVec>(sign)) - reinterpret_cast<ByteVec>(sign),
