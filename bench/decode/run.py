@@ -24,7 +24,8 @@ STEPS = 24
 # Shape, type, sequences, tokens of each prompt.
 CASES = [("1b", kind, batch, 64) for kind in ("bf16", "fp32") for batch in (1, 16)]
 CASES += [("135m", kind, batch, context) for kind in ("q4_1", "q8_0") for batch, context in ((1, 64), (16, 64), (1, 512))]
-CASES += [("qwen3-0.6b", kind, 1, 64) for kind in ("bf16", "q8_0", "q4_0", "q4_1", "q5_0", "q5_1", "q4_k", "q5_k", "q6_k", "mxfp4", "iq4_nl", "iq4_xs")]
+CASES += [("qwen3-0.6b", kind, 1, 64)
+          for kind in ("bf16", "q8_0", "q4_0", "q4_1", "q5_0", "q5_1", "q4_k", "q5_k", "q6_k", "mxfp4", "iq4_nl", "iq4_xs")]
 CASES += [("mixtral4", "q4_k", batch, 128) for batch in (1, 16)]
 
 
