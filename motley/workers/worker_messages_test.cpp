@@ -102,7 +102,7 @@ TEST(Messages, AnotherVersionIsNamed) {
     decode(bytes);
     FAIL();
   } catch (const Error& error) {
-    EXPECT_STREQ(error.what(), "a message of protocol version 13, this program speaks 12");
+    EXPECT_STREQ(error.what(), "a message of protocol version 12, this program speaks 11");
   }
 }
 
