@@ -97,7 +97,7 @@ TEST(Messages, TooLargeIsRefusedBeforeItIsSent) {
 
 TEST(Messages, AnotherVersionIsNamed) {
   std::string bytes = encode(Stop{});
-  bytes[0] = 13;
+  bytes[0] = 12;
   try {
     decode(bytes);
     FAIL();
