@@ -36,7 +36,7 @@ std::int64_t rank_parameters(const Architecture& arch, const ModelPart& part, co
 std::int64_t backward_elements_per_token(const Architecture& arch, std::int64_t layer, const Shard& shard) {
   const std::size_t kind = arch.kind_index(layer);
   const std::int64_t columns = std::max(shard.columns.at(kind).size(), shard.shared.at(kind).size());
-  return (arch.kinds[kind].experts.count > 0 ? 6 : 3) * arch.hidden + (arch.gated ? 4 : 2) * columns;
+  return (arch.kinds[kind].experts.count > 0 ? 6 : 3) * arch.hidden + (arch.gated ? 3 : 2) * columns;
 }
 
 std::int64_t stored_elements_per_token(const Architecture& arch, std::int64_t layer, const Shard& shard) {

@@ -26,10 +26,10 @@ std::int64_t rank_parameters(const Architecture& arch, const ModelPart& part, co
 std::int64_t stored_elements_per_token(const Architecture& arch, std::int64_t layer, const Shard& shard);
 
 // Elements that the backward pass of one block works with per token, on one rank, in addition to what is stored. The
-// gradient of the FFN's product, and with it those of up and gate and the activation once more (4 of the rank's FFN
-// columns; without a gate 2); and three times the hidden size: the gradient that came, the one that goes on past the
-// FFN, and a sum. Experts have their turns one after another, each with all tokens at most, and three times the hidden
-// size more: the gradients of its output and of its input, and these among those of all tokens.
+// gradient of the FFN's product, and with it those of up and gate (3 of the rank's FFN columns; without a gate 2); and
+// three times the hidden size: the gradient that came, the one that goes on past the FFN, and a sum. Experts have their
+// turns one after another, each with all tokens at most, and three times the hidden size more: the gradients of its
+// output and of its input, and these among those of all tokens.
 std::int64_t backward_elements_per_token(const Architecture& arch, std::int64_t layer, const Shard& shard);
 
 // Elements that the element-wise operations of one block read and write per token, on one rank. Each operation reads
