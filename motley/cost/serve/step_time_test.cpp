@@ -46,7 +46,7 @@ TEST(StageTime, IsASumOverTheKindsOfItsLayers) {
   const std::int64_t layers = plan.model.arch.layers;
   std::vector<std::uint16_t> kinds;
   for (std::int64_t layer = 0; layer < layers; ++layer)
-    kinds.push_back(layer < layers / 2 ? 0 : static_cast<std::uint16_t>(1 + layer % 2));
+    kinds.push_back(static_cast<std::uint16_t>(layer < layers / 2 ? 0 : 1 + layer % 2));
   plan.model.arch = with_unlike_layers(plan.model.arch, kinds);
   plan.model.arch.qk_norm = QkNorm::whole;
   const StepTimes times(plan, {});
