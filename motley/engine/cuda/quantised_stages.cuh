@@ -103,7 +103,8 @@ __device__ inline void stage_units(unsigned char* to, const TileRows& rows, std:
 // Rows of small blocks begin wherever the blocks before them end.
 template <WeightKind kind, StagedPlane StagedPlanes::*which>
 __device__ inline void stage_plane(unsigned char* to, const TileRows& rows, std::int64_t block, int blocks) {
-  constexpr int bytes = (staged_planes(kind).*which).bytes, whole = bytes * chunk_groups < 16 ? 8 : 16;
+  constexpr int bytes = (staged_planes(kind).*which).bytes, whole = bytes * chunk_groups < 16 ? 8 : 16,
+                smallest = bytes < 2 ? bytes : 2;
   if constexpr (bytes == 0) {
     return;
   } else if constexpr (bytes % 16 == 0) {
@@ -115,7 +116,7 @@ __device__ inline void stage_plane(unsigned char* to, const TileRows& rows, std:
   } else if (rows.in_row * bytes % 4 == 0) {
     stage_units<kind, which, 4>(to, rows, block, blocks);
   } else {
-    stage_units < kind, which, bytes<2 ? bytes : 2>(to, rows, block, blocks);
+    stage_units<kind, which, smallest>(to, rows, block, blocks);
   }
 }
 
