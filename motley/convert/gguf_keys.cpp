@@ -50,7 +50,7 @@ void write_rotary(const Model& model, const GgufForm& form, const std::string& p
   writer.set_u32(prefix + "rope.scaling.original_context_length", static_cast<std::uint32_t>(rotary.original_context));
   writer.set_f32(prefix + "rope.scaling.yarn_beta_fast", static_cast<float>(rotary.beta_fast));
   writer.set_f32(prefix + "rope.scaling.yarn_beta_slow", static_cast<float>(rotary.beta_slow));
-  const double usual = rotary.factor <= 1 ? 1 : 0.1 * std::log(rotary.factor) + 1;
+  const double usual = yarn_amplitude(rotary.factor);
   if (std::abs(rotary.attention_factor - usual) > 1e-9)
     writer.set_f32(prefix + "rope.scaling.attn_factor", static_cast<float>(rotary.attention_factor / usual));
 }

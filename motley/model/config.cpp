@@ -10,13 +10,13 @@ namespace {
 
 // ---- rotary embeddings ----
 
-// The factor on cosines and sines that YaRN (arXiv 2309.00071) puts in place of a temperature on the attention.
+// The factor on cosines and sines.
 double yarn_attention_factor(const Config& table, double factor) {
   if (table.has("attention_factor")) return table.number("attention_factor", {.above = 0, .max = 1e3});
-  const auto scale = [factor](double mscale) { return factor <= 1 ? 1.0 : 0.1 * mscale * std::log(factor) + 1.0; };
   const double mscale = table.number("mscale", {.min = 0, .max = 1e3}, 0);
   const double all_dimensions = table.number("mscale_all_dim", {.min = 0, .max = 1e3}, 0);
-  return mscale > 0 && all_dimensions > 0 ? scale(mscale) / scale(all_dimensions) : scale(1);
+  return mscale > 0 && all_dimensions > 0 ? yarn_amplitude(factor, mscale) / yarn_amplitude(factor, all_dimensions)
+                                          : yarn_amplitude(factor);
 }
 
 RotaryScaling read_scaling(const Config& table) {
@@ -99,6 +99,10 @@ void unsupported(const Reader& place, std::string_view what, std::string hint) {
   place.fail(fmt::format("{} is not supported", what), std::move(hint));
 }
 
+void refuse_flag(const Config& config, std::string_view key, std::string_view what) {
+  if (config.flag(key, false)) unsupported(config.at(key), what, "only false is supported");
+}
+
 Activation read_activation(const Config& config, std::string_view key, const std::string& otherwise) {
   const std::string name = config.text(key, otherwise);
   if (name == "silu" || name == "swish") return Activation::silu;
@@ -171,6 +175,26 @@ void read_heads(const Config& config, Architecture& arch, std::optional<std::int
               "correct `head_dim`, by default hidden_size / num_attention_heads");
 }
 
+std::vector<bool> read_layers_of(const Config& config, std::string_view key, std::int64_t layers,
+                                 const std::vector<std::string>& words, std::string_view wanted,
+                                 std::string_view otherwise) {
+  const Reader place = config.at(key);
+  if (!place.value().is_array()) place.expected("a list");
+  const auto& list = place.value().as_array();
+  if (std::ssize(list) != layers)
+    place.fail(fmt::format("{} entries for {} layers", list.size(), layers),
+               fmt::format("give one per layer, or remove `{}` to use {}", key, otherwise));
+  std::vector<bool> layers_of;
+  for (std::size_t i = 0; i < list.size(); ++i)
+    layers_of.push_back(binding::read_choice(place.item(i, list[i]), words) == wanted);
+  return layers_of;
+}
+
+std::int64_t read_window(const Config& config, std::int64_t otherwise) {
+  if (config.states("sliding_window") && !config.has("sliding_window")) return 0;
+  return config.size("sliding_window", max_context, otherwise);
+}
+
 namespace {
 
 // Windows of the layers that `layer_types` names, or where it is absent, that `otherwise` is true of.
@@ -179,14 +203,8 @@ void divide_windows(const Config& config, Architecture& arch, std::int64_t windo
   std::vector<bool> sliding(static_cast<std::size_t>(arch.layers), false);
   if (config.has("layer_types")) {
     const Reader place = config.at("layer_types");
-    if (!place.value().is_array()) place.expected("a list");
-    const auto& types = place.value().as_array();
-    if (types.size() != sliding.size())
-      place.fail(fmt::format("{} entries for {} layers", types.size(), arch.layers),
-                 "give one per layer, or remove `layer_types` to use the family's pattern");
-    for (std::size_t i = 0; i < types.size(); ++i)
-      sliding[i] =
-          binding::read_choice(place.item(i, types[i]), {"full_attention", "sliding_attention"}) == "sliding_attention";
+    sliding = read_layers_of(config, "layer_types", arch.layers, {"full_attention", "sliding_attention"},
+                             "sliding_attention", "the family's pattern");
     if (window == 0 && std::find(sliding.begin(), sliding.end(), true) != sliding.end())
       place.fail("a layer has sliding attention, but the window is missing",
                  "set `sliding_window`, and `use_sliding_window` where the family has it");
@@ -201,12 +219,6 @@ void divide_windows(const Config& config, Architecture& arch, std::int64_t windo
   full.window = 0;
   arch.kinds.push_back(full);
   for (const bool slides : sliding) arch.kind_of_layer.push_back(slides ? 0 : 1);
-}
-
-// 0: a null, which means full attention.
-std::int64_t read_window(const Config& config, std::int64_t otherwise) {
-  if (config.states("sliding_window") && !config.has("sliding_window")) return 0;
-  return config.size("sliding_window", max_context, otherwise);
 }
 
 }  // namespace

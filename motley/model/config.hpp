@@ -68,11 +68,15 @@ class Config {
 
 // Throws an input error.
 [[noreturn]] void unsupported(const Reader& place, std::string_view what, std::string hint);
+// Where it is true.
+void refuse_flag(const Config& config, std::string_view key, std::string_view what);
 
 Activation read_activation(const Config& config, std::string_view key, const std::string& otherwise);
 // Both spellings: `rope_theta` with `rope_scaling`, and `rope_parameters` (transformers 5) that holds everything.
 // `theta` where none is stated. Stretches the context that is given.
 Rotary read_rotary(const Config& config, std::int64_t& context, double theta);
+// The same of the table `key` alone, which may be absent; for a context that its scaling does not stretch.
+Rotary read_rotary_rule(const Config& config, std::string_view key, std::int64_t context, double theta);
 // The part of each head that is rotated, its first dimensions: `partial_rotary_factor`, in both spellings, or
 // `rotary_dim`. `otherwise`: where neither is stated; none: the family rotates whole heads, and all else is refused.
 double read_rotated_share(const Config& config, std::int64_t head_dim, std::optional<double> otherwise);
@@ -80,8 +84,13 @@ double read_rotated_share(const Config& config, std::int64_t head_dim, std::opti
 // where there is no default.
 void read_heads(const Config& config, Architecture& arch, std::optional<std::int64_t> kv_heads,
                 std::optional<std::int64_t> head_dim, std::optional<std::int64_t> heads = {});
-// The same of the table `key` alone, which may be absent; for a context that its scaling does not stretch.
-Rotary read_rotary_rule(const Config& config, std::string_view key, std::int64_t context, double theta);
+// Of which layers the list at `key`, which has one of these words for each, says the `wanted` one. Where it is of
+// another length, the error says to remove it to use `otherwise`.
+std::vector<bool> read_layers_of(const Config& config, std::string_view key, std::int64_t layers,
+                                 const std::vector<std::string>& words, std::string_view wanted,
+                                 std::string_view otherwise);
+// Positions of a window; 0: a null, which means full attention.
+std::int64_t read_window(const Config& config, std::int64_t otherwise);
 // Which layers look back only over a window, of families that may have some: by `layer_types`, or all from
 // `max_window_layers` on.
 void read_windows(const Config& config, Architecture& arch);

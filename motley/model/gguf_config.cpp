@@ -182,7 +182,7 @@ void read_scaling(const Metadata& metadata, const GgufForm& form, Value& config)
   if (metadata.find(attention)) {  // on top of YaRN's own
     const double factor = binding::read_number(metadata.at(factor_key), {.above = 0});
     const double times = binding::read_number(metadata.at(attention), {.above = 0});
-    scaling.set("attention_factor", times * (factor <= 1 ? 1 : 0.1 * std::log(factor) + 1));
+    scaling.set("attention_factor", times * yarn_amplitude(factor));
   }
   config.set("rope_scaling", scaling);
 }
@@ -228,8 +228,9 @@ void read_tensors(const Metadata& metadata, const Family& family, Value& config)
   config.set("vocab_size", embedding->shape.front());
   config.set("tie_word_embeddings", metadata.tensor(name_of_role("head", ".weight")) == nullptr);
   const auto has_bias = [&](std::string_view role) { return metadata.tensor(name_of_role(role, ".bias")) != nullptr; };
-  const bool routed = std::ranges::find(family.tensors, "up", &TensorNames::role) == family.tensors.end();
-  const bool query = has_bias("q"), output = has_bias("o"), ffn = has_bias(routed ? "experts.E.up" : "up");
+  const bool has_experts = std::ranges::count(family.tensors, "experts.E.up", &TensorNames::role) > 0;
+  const bool query = has_bias("q"), output = has_bias("o"),
+             ffn = has_bias("up") || (has_experts && has_bias("experts.E.up"));
   const auto mismatch = [&](const char* what) {
     metadata.required("general.architecture").fail(what, "use the model's folder with config.json and safetensors");
   };

@@ -6,6 +6,8 @@
 
 namespace motley {
 
+double yarn_amplitude(double factor, double scale) { return factor <= 1 ? 1.0 : 0.1 * scale * std::log(factor) + 1.0; }
+
 std::int64_t rotated_dimensions(const Rotary& rotary, std::int64_t head_dim) {
   constexpr double rounding = 1e-9;  // a share may be a quotient of the two
   return static_cast<std::int64_t>(static_cast<double>(head_dim) * rotary.partial + rounding);

@@ -22,6 +22,10 @@ struct Rotary {
   bool operator==(const Rotary&) const = default;
 };
 
+// What YaRN (arXiv 2309.00071) multiplies sines and cosines by in place of a temperature on the attention, where the
+// context is stretched by this factor.
+double yarn_amplitude(double factor, double scale = 1);
+
 // Of a head's dimensions, how many are rotated: the first ones.
 std::int64_t rotated_dimensions(const Rotary& rotary, std::int64_t head_dim);
 

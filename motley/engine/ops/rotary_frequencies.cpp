@@ -37,12 +37,6 @@ struct YarnRamp {
   }
 };
 
-// Where the configuration gives no factor on cosine and sine.
-double yarn_amplitude(const Rotary& rotary) {
-  if (rotary.attention_factor > 0) return rotary.attention_factor;
-  return rotary.factor <= 1 ? 1.0 : 0.1 * std::log(rotary.factor) + 1.0;
-}
-
 // NTK-aware scaling: the base grows with the longest sequence, once that is longer than the model was trained with.
 double dynamic_theta(const Rotary& rotary, double dim, std::int64_t longest) {
   if (longest <= rotary.original_context || dim <= 2) return rotary.theta;
@@ -78,7 +72,8 @@ RotaryFrequencies rotary_frequencies(const Rotary& rotary, std::int64_t head_dim
         out.inverse_frequencies[pair] =
             static_cast<float>(frequency / rotary.factor * slowed + frequency * (1 - slowed));
       }
-      out.amplitude = static_cast<float>(yarn_amplitude(rotary));
+      out.amplitude =
+          static_cast<float>(rotary.attention_factor > 0 ? rotary.attention_factor : yarn_amplitude(rotary.factor));
     }
   }
   return out;

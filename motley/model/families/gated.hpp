@@ -46,11 +46,10 @@ constexpr std::array<TensorNames, Size> with_gguf_name(std::array<TensorNames, S
   std::ranges::find(tensors, role, &TensorNames::role)->gguf = gguf;
   return tensors;
 }
-// A family's own tensors after those that it shares.
-template <std::size_t Shared, std::size_t Own>
-constexpr std::array<TensorNames, Shared + Own> with_tensors(const std::array<TensorNames, Shared>& shared,
-                                                             const std::array<TensorNames, Own>& own) {
-  std::array<TensorNames, Shared + Own> all{};
+// What a family has of its own after what it shares: tensors, or keys.
+template <class T, std::size_t Shared, std::size_t Own>
+constexpr std::array<T, Shared + Own> joined(const std::array<T, Shared>& shared, const std::array<T, Own>& own) {
+  std::array<T, Shared + Own> all{};
   std::ranges::copy(own, std::ranges::copy(shared, all.begin()).out);
   return all;
 }

@@ -44,8 +44,7 @@ Architecture read_gemma3(const Config& config) {
   arch.bos_token = read_bos(config, arch.vocabulary, 2);
   arch.pad_token = read_pad(config, arch.vocabulary, 0);
   for (const char* key : {"attention_bias", "use_bidirectional_attention"})
-    if (config.flag(key, false))
-      unsupported(config.at(key), "a Gemma 3 with such attention", "only false is supported");
+    refuse_flag(config, key, "a Gemma 3 with such attention");
   for (const char* key : {"final_logit_softcapping", "attn_logit_softcapping"})
     if (config.has(key)) unsupported(config.at(key), "a cap of logits", "only null is supported");
   arch.rotaries = read_rules(config, arch);

@@ -1,7 +1,5 @@
 // GLM-4.5 to 4.7: the first layers have a dense FFN, the others experts, one of which all tokens pass; half of each
 // head is rotated.
-#include <fmt/format.h>
-
 #include "motley/model/families/families.hpp"
 #include "motley/model/families/routed.hpp"
 
@@ -15,15 +13,8 @@ std::vector<bool> read_leading_dense_layers(const Config& config, std::int64_t l
                          ? binding::read_integer(config.at("first_k_dense_replace"), {.min = 0, .max = most})
                          : std::int64_t{1};
   std::fill_n(is_dense.begin(), dense, true);
-  if (!config.has("mlp_layer_types")) return is_dense;
-  const Reader place = config.at("mlp_layer_types");
-  if (!place.value().is_array()) place.expected("a list");
-  const auto& types = place.value().as_array();
-  if (types.size() != is_dense.size())
-    place.fail(fmt::format("{} entries for {} layers", types.size(), layers),
-               "give one per layer, or remove `mlp_layer_types` to use `first_k_dense_replace`");
-  for (std::size_t i = 0; i < types.size(); ++i)
-    is_dense[i] = binding::read_choice(place.item(i, types[i]), {"dense", "sparse"}) == "dense";
+  if (config.has("mlp_layer_types"))
+    return read_layers_of(config, "mlp_layer_types", layers, {"dense", "sparse"}, "dense", "`first_k_dense_replace`");
   return is_dense;
 }
 
@@ -50,23 +41,19 @@ Architecture read_glm4_moe(const Config& config) {
   return arch;
 }
 
-constexpr std::array<GgufKey, 8> glm4_moe_keys = {{
-    {"expert_count", "n_routed_experts",
-     [](const Architecture& arch) { return Value(sparse_kind(arch).experts.count); }},
-    {"expert_used_count", "num_experts_per_tok",
-     [](const Architecture& arch) { return Value(sparse_kind(arch).experts.active); }},
-    {"expert_feed_forward_length", "moe_intermediate_size",
-     [](const Architecture& arch) { return Value(sparse_kind(arch).ffn); }},
-    {"expert_shared_count", "n_shared_experts",
-     [](const Architecture& arch) { return Value(sparse_kind(arch).experts.shared_ffn / sparse_kind(arch).ffn); }},
-    {"leading_dense_block_count", "first_k_dense_replace",
-     [](const Architecture& arch) { return Value(leading_dense_layers(arch)); }},
-    {"expert_gating_func", "scoring_func", [](const Architecture&) { return Value(2); }},
-    {"expert_weights_scale", "routed_scaling_factor",
-     [](const Architecture& arch) { return Value(sparse_kind(arch).experts.router.factor); }},
-    {"expert_weights_norm", "norm_topk_prob",
-     [](const Architecture& arch) { return Value(sparse_kind(arch).experts.router.normalise); }},
-}};
+constexpr auto glm4_moe_keys = joined(
+    expert_keys("n_routed_experts", "moe_intermediate_size"),
+    std::array<GgufKey, 5>{{
+        {"expert_shared_count", "n_shared_experts",
+         [](const Architecture& arch) { return Value(sparse_kind(arch).experts.shared_ffn / sparse_kind(arch).ffn); }},
+        {"leading_dense_block_count", "first_k_dense_replace",
+         [](const Architecture& arch) { return Value(leading_dense_layers(arch)); }},
+        sigmoid_key,
+        {"expert_weights_scale", "routed_scaling_factor",
+         [](const Architecture& arch) { return Value(sparse_kind(arch).experts.router.factor); }},
+        {"expert_weights_norm", "norm_topk_prob",
+         [](const Architecture& arch) { return Value(sparse_kind(arch).experts.router.normalise); }},
+    }});
 
 std::string glm4_moe_without_key(const Architecture& arch) {
   const std::string dense = dense_layer_after(arch, leading_dense_layers(arch));
@@ -75,15 +62,15 @@ std::string glm4_moe_without_key(const Architecture& arch) {
 
 constexpr std::array<std::string_view, 3> glm4_end_texts = {"<|user|>", "<|observation|>", "<|endoftext|>"};
 
-constexpr auto glm4_moe_tensors = with_tensors(
-    with_gguf_name(with_tensors(gated_tensors_in_order, mlp_expert_tensors), "ffn_norm", "blk.N.post_attention_norm"),
-    std::array<TensorNames, 4>{{
-        {"router.selection_bias", "model.layers.N.mlp.gate.e_score_correction_bias", "blk.N.exp_probs_b", false,
-         ".bias"},
-        {"shared.gate", "model.layers.N.mlp.shared_experts.gate_proj", "blk.N.ffn_gate_shexp"},
-        {"shared.up", "model.layers.N.mlp.shared_experts.up_proj", "blk.N.ffn_up_shexp"},
-        {"shared.down", "model.layers.N.mlp.shared_experts.down_proj", "blk.N.ffn_down_shexp"},
-    }});
+constexpr auto glm4_moe_tensors =
+    joined(with_gguf_name(joined(gated_tensors_in_order, mlp_expert_tensors), "ffn_norm", "blk.N.post_attention_norm"),
+           std::array<TensorNames, 4>{{
+               {"router.selection_bias", "model.layers.N.mlp.gate.e_score_correction_bias", "blk.N.exp_probs_b", false,
+                ".bias"},
+               {"shared.gate", "model.layers.N.mlp.shared_experts.gate_proj", "blk.N.ffn_gate_shexp"},
+               {"shared.up", "model.layers.N.mlp.shared_experts.up_proj", "blk.N.ffn_up_shexp"},
+               {"shared.down", "model.layers.N.mlp.shared_experts.down_proj", "blk.N.ffn_down_shexp"},
+           }});
 
 }  // namespace
 

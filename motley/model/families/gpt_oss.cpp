@@ -1,6 +1,4 @@
 // gpt-oss: experts with biases and a clamped activation, sinks, and a window in every other layer.
-#include <cmath>
-
 #include "motley/model/families/families.hpp"
 #include "motley/model/families/routed.hpp"
 #include "motley/model/model.hpp"
@@ -23,7 +21,7 @@ Architecture read_gpt_oss(const Config& config) {
     Rotary& rotary = arch.rotaries.front();
     rotary.scaling = RotaryScaling::yarn;
     rotary.factor = 32;
-    rotary.attention_factor = 0.1 * std::log(rotary.factor) + 1;
+    rotary.attention_factor = yarn_amplitude(rotary.factor);
     rotary.original_context = 4096;
     rotary.whole_pairs = false;
   }
@@ -42,36 +40,23 @@ Architecture read_gpt_oss(const Config& config) {
   return arch;
 }
 
-constexpr std::array<GgufKey, 4> gpt_oss_keys = {{
-    {"expert_count", "num_local_experts",
-     [](const Architecture& arch) { return Value(arch.kinds.front().experts.count); }},
-    {"expert_used_count", "num_experts_per_tok",
-     [](const Architecture& arch) { return Value(arch.kinds.front().experts.active); }},
-    {"expert_feed_forward_length", "intermediate_size",
-     [](const Architecture& arch) { return Value(arch.kinds.front().ffn); }},
-    {"attention.sliding_window", "sliding_window",
-     [](const Architecture& arch) { return value_or_null(widest_window(arch)); }},
-}};
+constexpr auto gpt_oss_keys =
+    joined(expert_keys("num_local_experts", "intermediate_size"),
+           std::array<GgufKey, 1>{{{"attention.sliding_window", "sliding_window",
+                                    [](const Architecture& arch) { return value_or_null(widest_window(arch)); }}}});
 
 // The end of a message is not one of an answer, which may have several.
 constexpr std::array<std::string_view, 3> gpt_oss_end_texts = {"<|return|>", "<|call|>", "<|endoftext|>"};
 
-constexpr std::array<TensorNames, 14> gpt_oss_tensors = {{
-    {"embedding", "model.embed_tokens", "token_embd"},
-    {"attention_norm", "model.layers.N.input_layernorm", "blk.N.attn_norm"},
-    {"q", "model.layers.N.self_attn.q_proj", "blk.N.attn_q"},
-    {"k", "model.layers.N.self_attn.k_proj", "blk.N.attn_k"},
-    {"v", "model.layers.N.self_attn.v_proj", "blk.N.attn_v"},
-    {"o", "model.layers.N.self_attn.o_proj", "blk.N.attn_output"},
-    {"sinks", "model.layers.N.self_attn.sinks", "blk.N.attn_sinks", false, ".weight"},
-    {"ffn_norm", "model.layers.N.post_attention_layernorm", "blk.N.post_attention_norm"},
-    {"router", "model.layers.N.mlp.router", "blk.N.ffn_gate_inp"},
-    {"experts.E.gate", "model.layers.N.mlp.experts.E.gate_proj", "blk.N.ffn_gate_exps"},
-    {"experts.E.up", "model.layers.N.mlp.experts.E.up_proj", "blk.N.ffn_up_exps"},
-    {"experts.E.down", "model.layers.N.mlp.experts.E.down_proj", "blk.N.ffn_down_exps"},
-    {"final_norm", "model.norm", "output_norm"},
-    {"head", "lm_head", "output"},
-}};
+constexpr auto gpt_oss_tensors =
+    joined(with_gguf_name(gated_tensors_in_order, "ffn_norm", "blk.N.post_attention_norm"),
+           std::array<TensorNames, 5>{{
+               {"sinks", "model.layers.N.self_attn.sinks", "blk.N.attn_sinks", false, ".weight"},
+               {"router", "model.layers.N.mlp.router", "blk.N.ffn_gate_inp"},
+               {"experts.E.gate", "model.layers.N.mlp.experts.E.gate_proj", "blk.N.ffn_gate_exps"},
+               {"experts.E.up", "model.layers.N.mlp.experts.E.up_proj", "blk.N.ffn_up_exps"},
+               {"experts.E.down", "model.layers.N.mlp.experts.E.down_proj", "blk.N.ffn_down_exps"},
+           }});
 
 constexpr std::string_view gpt_oss_gate = "model.layers.N.mlp.experts.E.gate_proj.weight",
                            gpt_oss_up = "model.layers.N.mlp.experts.E.up_proj.weight",

@@ -13,8 +13,7 @@ Architecture read_minimax_m2(const Config& config) {
                                           .eos = 200020,
                                           .rotary_theta = 5e6,
                                           .rotated = 1});
-  if (config.flag("attention_bias", false))
-    unsupported(config.at("attention_bias"), "a bias of this family's attention", "only false is supported");
+  refuse_flag(config, "attention_bias", "a bias of this family's attention");
   arch.qk_norm = QkNorm::whole;
   require_sigmoid(config);
   LayerKind& kind = arch.kinds.front();
@@ -23,18 +22,10 @@ Architecture read_minimax_m2(const Config& config) {
   return arch;
 }
 
-constexpr std::array<GgufKey, 4> minimax_m2_keys = {{
-    {"expert_count", "num_local_experts",
-     [](const Architecture& arch) { return Value(arch.kinds.front().experts.count); }},
-    {"expert_used_count", "num_experts_per_tok",
-     [](const Architecture& arch) { return Value(arch.kinds.front().experts.active); }},
-    {"expert_feed_forward_length", "intermediate_size",
-     [](const Architecture& arch) { return Value(arch.kinds.front().ffn); }},
-    {"expert_gating_func", "scoring_func", [](const Architecture&) { return Value(2); }},
-}};
+constexpr auto minimax_m2_keys = joined(expert_keys("num_local_experts", "intermediate_size"), std::array{sigmoid_key});
 
-constexpr auto minimax_m2_tensors = with_tensors(
-    with_tensors(gated_tensors_in_order, block_sparse_tensors),
+constexpr auto minimax_m2_tensors = joined(
+    joined(gated_tensors_in_order, block_sparse_tensors),
     std::array<TensorNames, 1>{{{"router.selection_bias", "model.layers.N.block_sparse_moe.e_score_correction_bias",
                                  "blk.N.exp_probs_b", false, ".bias"}}});
 

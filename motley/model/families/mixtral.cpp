@@ -13,22 +13,16 @@ Architecture read_mixtral(const Config& config) {
                                           .eos = 2,
                                           .rotary_theta = 1e6,
                                           .norm_epsilon = 1e-5});
-  if (config.flag("attention_bias", false))
-    unsupported(config.at("attention_bias"), "a bias of this family's attention", "only false is supported");
+  refuse_flag(config, "attention_bias", "a bias of this family's attention");
   LayerKind& kind = arch.kinds.front();
   kind.window = config.has("sliding_window") ? config.size("sliding_window", max_context) : 0;
   kind.experts = read_experts(config, {"num_local_experts"}, 8, 2);
   return arch;
 }
 
-constexpr std::array<GgufKey, 2> mixtral_keys = {{
-    {"expert_count", "num_local_experts",
-     [](const Architecture& arch) { return Value(arch.kinds.front().experts.count); }},
-    {"expert_used_count", "num_experts_per_tok",
-     [](const Architecture& arch) { return Value(arch.kinds.front().experts.active); }},
-}};
+constexpr auto mixtral_keys = expert_count_keys("num_local_experts");
 
-constexpr auto mixtral_tensors = with_tensors(gated_tensors_in_pairs, block_sparse_tensors);
+constexpr auto mixtral_tensors = joined(gated_tensors_in_pairs, block_sparse_tensors);
 
 }  // namespace
 

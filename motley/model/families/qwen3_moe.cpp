@@ -1,6 +1,4 @@
 // Qwen3-MoE: Qwen3 whose FFNs are experts, but for the layers that it lists.
-#include <fmt/format.h>
-
 #include "motley/model/families/families.hpp"
 #include "motley/model/families/routed.hpp"
 
@@ -28,9 +26,7 @@ Architecture read_qwen3_moe(const Config& config) {
   arch.qk_norm = QkNorm::head;
   arch.qkv_bias = arch.output_bias = config.flag("attention_bias", false);
   LayerKind& dense = arch.kinds.front();
-  const bool full = config.states("sliding_window") && !config.has("sliding_window");
-  if (config.flag("use_sliding_window", false) && !full)
-    dense.window = config.size("sliding_window", max_context, 4096);
+  if (config.flag("use_sliding_window", false)) dense.window = read_window(config, 4096);
   LayerKind sparse = dense;
   sparse.ffn = config.size("moe_intermediate_size", max_ffn, 768);
   sparse.experts = read_experts(config, {"num_experts", "num_local_experts"}, 128, 8);
@@ -41,13 +37,7 @@ Architecture read_qwen3_moe(const Config& config) {
   return arch;
 }
 
-constexpr std::array<GgufKey, 3> qwen3_moe_keys = {{
-    {"expert_count", "num_experts", [](const Architecture& arch) { return Value(sparse_kind(arch).experts.count); }},
-    {"expert_used_count", "num_experts_per_tok",
-     [](const Architecture& arch) { return Value(sparse_kind(arch).experts.active); }},
-    {"expert_feed_forward_length", "moe_intermediate_size",
-     [](const Architecture& arch) { return Value(sparse_kind(arch).ffn); }},
-}};
+constexpr auto qwen3_moe_keys = expert_keys("num_experts", "moe_intermediate_size");
 
 void add_normalisation(Value& config) { config.set("norm_topk_prob", true); }
 
@@ -59,7 +49,7 @@ std::string qwen3_moe_without_key(const Architecture& arch) {
   return {};
 }
 
-constexpr auto qwen3_moe_tensors = with_tensors(gated_tensors_in_order, mlp_expert_tensors);
+constexpr auto qwen3_moe_tensors = joined(gated_tensors_in_order, mlp_expert_tensors);
 
 }  // namespace
 

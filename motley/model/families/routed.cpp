@@ -18,23 +18,21 @@ Experts read_experts(const Config& config, std::initializer_list<std::string_vie
       config.at(key).fail(
           fmt::format("{} experts, and `{}` says {}", config.size(key, max_experts), *stated, experts.count),
           "keep one of the two keys");
-  constexpr std::string_view active_key = "num_experts_per_tok";
-  experts.active = config.size(active_key, max_experts, active);
+  experts.active = config.size(active_experts_key, max_experts, active);
   if (experts.active > experts.count)
-    config.at(active_key)
+    config.at(active_experts_key)
         .fail(fmt::format("a token cannot take {} of {} experts", experts.active, experts.count),
-              fmt::format("correct `{}` or `{}`", active_key, *count_keys.begin()));
+              fmt::format("correct `{}` or `{}`", active_experts_key, *count_keys.begin()));
   return experts;
 }
 
 void require_sigmoid(const Config& config) {
-  constexpr std::string_view key = "scoring_func";
-  constexpr int of_gguf = 2;
+  const std::string_view key = sigmoid_key.config;
   if (!config.has(key)) return;
   const Reader place = config.at(key);
-  if (place.value() != Value("sigmoid") && place.value() != Value(of_gguf))
+  if (place.value() != Value("sigmoid") && place.value() != Value(sigmoid_in_gguf))
     unsupported(place, fmt::format("a router that scores by {}", to_json(place.value())),
-                fmt::format("supported: sigmoid ({} in a GGUF file)", of_gguf));
+                fmt::format("supported: sigmoid ({} in a GGUF file)", sigmoid_in_gguf));
 }
 
 void set_sparse_layers(Architecture& arch, const LayerKind& sparse, const std::vector<bool>& is_dense) {

@@ -9,6 +9,8 @@
 
 namespace motley {
 
+inline constexpr std::string_view active_experts_key = "num_experts_per_tok";
+
 // How many experts a layer has, under the first of these keys that config.json states, and how many of them a token
 // takes.
 Experts read_experts(const Config& config, std::initializer_list<std::string_view> count_keys, std::int64_t count,
@@ -23,6 +25,24 @@ const LayerKind& sparse_kind(const Architecture& arch);
 std::int64_t leading_dense_layers(const Architecture& arch);
 // Of the first layer without experts among those after `first`, as errors call it; empty: there is none.
 std::string dense_layer_after(const Architecture& arch, std::int64_t first);
+
+// Where GGUF files say how many experts there are, how many of them a token takes, and how many columns one has.
+constexpr std::array<GgufKey, 2> expert_count_keys(std::string_view count_key) {
+  return {{
+      {"expert_count", count_key, [](const Architecture& arch) { return Value(sparse_kind(arch).experts.count); }},
+      {"expert_used_count", active_experts_key,
+       [](const Architecture& arch) { return Value(sparse_kind(arch).experts.active); }},
+  }};
+}
+constexpr std::array<GgufKey, 3> expert_keys(std::string_view count_key, std::string_view columns_key) {
+  return joined(expert_count_keys(count_key),
+                std::array<GgufKey, 1>{{{"expert_feed_forward_length", columns_key,
+                                         [](const Architecture& arch) { return Value(sparse_kind(arch).ffn); }}}});
+}
+// And that the router scores by the sigmoid.
+inline constexpr int sigmoid_in_gguf = 2;
+inline constexpr GgufKey sigmoid_key = {"expert_gating_func", "scoring_func",
+                                        [](const Architecture&) { return Value(sigmoid_in_gguf); }};
 
 // Hugging Face's `mlp` modules.
 inline constexpr std::array<TensorNames, 4> mlp_expert_tensors = {{
