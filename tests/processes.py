@@ -1,5 +1,8 @@
 """Processes of this machine, by /proc."""
 
+import os
+import signal
+import time
 from pathlib import Path
 
 
@@ -24,6 +27,15 @@ def alive(process):
         return (Path("/proc") / str(process) / "stat").read_text().rpartition(")")[2].split()[0] != "Z"
     except (FileNotFoundError, ProcessLookupError):
         return False
+
+
+def kill(process):
+    """Returns when it is dead: on a busy machine a process outlives its signal by a while."""
+    os.kill(process, signal.SIGKILL)
+    until = time.monotonic() + 10
+    while alive(process):
+        assert time.monotonic() < until, f"process {process} outlives SIGKILL"
+        time.sleep(0.01)
 
 
 def name_of(process):
