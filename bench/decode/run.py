@@ -1,11 +1,12 @@
 """Decode and prompt speed on this machine's CPU: motley against `transformers` and llama.cpp, on the same random weights, in fp32, bf16
 and quantised types, with each of motley's sets of kernels that the machine runs; llama.cpp is compiled for each of them, too.
 
-    run.py [--cache FOLDER] [--build FOLDER] [--rounds N] [--threads N] [--shape 1b|135m|qwen3-0.6b|mixtral4]
+    run.py [--cache FOLDER] [--build FOLDER] [--rounds N] [--threads N] [--shape 1b|135m|qwen3-0.6b|mixtral4|NAME]
            [--kernels avx2] [--skip llama.cpp]
 
-Runs with the reference environment. The model, llama.cpp's sources (pip's source package of llama-cpp-python) and its build stay in the
-cache folder, so that a second run starts at once. Everything is measured in turn, `rounds` times over; the table holds medians.
+NAME is one of CUT: that model of data/models/, cut to some of its layers, which is measured where it is named alone. Runs with the
+reference environment. The model, llama.cpp's sources (pip's source package of llama-cpp-python) and its build stay in the cache folder,
+so that a second run starts at once. Everything is measured in turn, `rounds` times over; the table holds medians.
 """
 
 import argparse
@@ -14,6 +15,7 @@ import os
 import statistics
 import subprocess
 import sys
+import tempfile
 import time
 from pathlib import Path
 
@@ -27,6 +29,11 @@ CASES += [("135m", kind, batch, context) for kind in ("q4_1", "q8_0") for batch,
 CASES += [("qwen3-0.6b", kind, 1, 64)
           for kind in ("bf16", "q8_0", "q4_0", "q4_1", "q5_0", "q5_1", "q4_k", "q5_k", "q6_k", "mxfp4", "iq4_nl", "iq4_xs")]
 CASES += [("mixtral4", "q4_k", batch, 128) for batch in (1, 16)]
+# Published models, and how many of their layers are kept.
+CUT = {"qwen3-30b-a3b": 8, "gpt-oss-20b": 6, "gemma-3-1b": 26}
+for name, kinds in {"qwen3-30b-a3b": ["q4_k"], "gpt-oss-20b": ["mxfp4"], "gemma-3-1b": ["q4_k"]}.items():
+    CASES += [(name, kind, batch, context) for kind in kinds for batch, context in ((1, 128), (16, 128), (1, 512))]
+FROM_FILE = {"mixtral4", *CUT}  # measured from the file that llama.cpp reads: some of their folders would need 23 GB in fp32
 
 
 def say(text):
@@ -76,12 +83,29 @@ def build_llama_cpp(cache, kernels, *programs):
 
 
 def measure_motley(options, shape, kind, batch, context, kernels=""):
-    """Tokens/s of decoding and of prompts, and the report. Of mixtral4 from the file that llama.cpp reads: the folder's values in fp32
-    would need 23 GB."""
-    weights = (gguf_file(options, shape, kind), "file") if shape == "mixtral4" else (options.models[shape], kind)
+    """Tokens/s of decoding and of prompts, and the report."""
+    weights = (gguf_file(options, shape, kind), "file") if shape in FROM_FILE else (options.models[shape], kind)
     report = json.loads(output_of(options.build / "decode_bench", *weights, batch, context, STEPS, options.threads,
                                   env={**os.environ, "MOTLEY_KERNELS": kernels}))
     return report["tokens_per_s"], report["prefill_tokens_per_s"], report
+
+
+def make_cut(options, name, folder):
+    """Random weights in the shape of a published model with its first layers alone; stays as GGUF files, its folder goes."""
+    config = json.loads((ROOT / "data/models" / name / "config.json").read_text())
+    config["num_hidden_layers"] = CUT[name]
+    if "layer_types" in config:
+        config["layer_types"] = config["layer_types"][:CUT[name]]
+    kinds = [case[1] for case in options.cases if case[0] == name]
+    if all((folder / f"model-{kind}.gguf").exists() for kind in kinds):
+        return
+    with tempfile.TemporaryDirectory(dir=options.cache) as work:
+        (Path(work) / "config.json").write_text(json.dumps(config))
+        output_of(options.build / "motley", "model", "init", Path(work) / "config.json", "-o", Path(work) / "model", "-q")
+        folder.mkdir(exist_ok=True)
+        for kind in dict.fromkeys(kinds):
+            output_of(options.build / "motley", "model", "quantize", Path(work) / "model", "--type", kind, "-q", "-o",
+                      folder / f"model-{kind}.gguf")
 
 
 def gguf_file(options, shape, kind):
@@ -150,7 +174,7 @@ def report(options, bandwidth, speeds, reports):
         shape, kind, batch, context = case
         for kernels in options.kernels:
             for figure, name in enumerate(("decode", "prompt")):
-                reads_all = figure == 0 and shape != "mixtral4"  # of which a token takes some experts
+                reads_all = figure == 0 and shape not in FROM_FILE
                 median = {peer: statistics.median(run[figure] for run in rows[case]) for peer, rows in speeds.items() if rows[case]}
                 mine = median[kernels]
                 share = f"{reports[case]['weight_bytes'] * mine / batch / read:.0%}" if reads_all else "-"
@@ -170,12 +194,12 @@ def main():
     parser.add_argument("--build", type=Path, default=ROOT / "build/release")
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--threads", type=int, default=os.cpu_count())
-    parser.add_argument("--shape", choices=["1b", "135m", "qwen3-0.6b", "mixtral4"], help="measure this one alone")
+    parser.add_argument("--shape", choices=dict.fromkeys(case[0] for case in CASES), help="measure this one alone")
     parser.add_argument("--kernels", action="append", help="motley's sets to measure (default: all that run here)")
     parser.add_argument("--skip", action="append", default=[], choices=["llama.cpp", "transformers"])
     options = parser.parse_args()
     options.cache.mkdir(parents=True, exist_ok=True)
-    options.cases = [case for case in CASES if options.shape in (None, case[0])]
+    options.cases = [case for case in CASES if options.shape == case[0] or not options.shape and case[0] not in CUT]
     options.models = {shape: options.cache / f"llama-{shape}" for shape in dict.fromkeys(case[0] for case in options.cases)}
     options.kernels = options.kernels or json.loads(output_of(options.build / "decode_bench", "kernels"))
 
@@ -186,7 +210,10 @@ def main():
         runs |= {f"llama.cpp {name}": lambda *case, name=name: measure_llama_cpp(options, *case, name) for name in options.kernels}
     say("making the models")
     for shape, folder in options.models.items():
-        output_of(sys.executable, HERE / "make_model.py", folder, "--shape", shape)
+        if shape in CUT:
+            make_cut(options, shape, folder)
+        else:
+            output_of(sys.executable, HERE / "make_model.py", folder, "--shape", shape)
     if "llama.cpp" not in options.skip:
         for name in options.kernels:
             build_llama_cpp(options.cache, name, "llama-batched-bench")
