@@ -11,7 +11,7 @@ import pytest
 ROOT = Path(__file__).resolve().parents[2]
 CLUSTER = ROOT / "tests" / "server" / "cluster.toml"
 END = 5  # the token of padding, of which the model knows nothing
-CHAT = {"messages": [{"role": "user", "content": "Tell me a tale."}], "max_tokens": 40, "temperature": 1, "logit_bias": {str(END): 20}}
+CHAT = {"messages": [{"role": "user", "content": "Tell me a tale."}], "max_tokens": 40, "temperature": 1, "logit_bias": {str(END): 12}}
 OPENING = """{% if reasoning_effort == 'high' %}Think long and well. {% endif %}
 {% if enable_thinking is not defined or enable_thinking %}<think>
 {% endif %}"""
@@ -47,18 +47,17 @@ def client(client_of):
     return client_of()
 
 
-def chat(client, **parameters):
-    return client.chat.completions.create(model="tales", **{**CHAT, "seed": 1, **parameters})
+def chat(client, extra_body={}, **parameters):
+    return client.chat.completions.create(model="tales", **CHAT, **parameters, extra_body={"min_tokens": 40, **extra_body})
 
 
 @pytest.fixture(scope="module")
 def seed(client):
     """One with which the model ends its thinking in the middle."""
-    for seed in range(40):
-        message = chat(client, seed=seed).choices[0].message
-        reasoning = getattr(message, "reasoning_content", None)
-        if reasoning and message.content.replace("</think>", ""):
-            return seed
+    for first in range(0, 64, 8):
+        for choice in chat(client, seed=first, n=8).choices:
+            if getattr(choice.message, "reasoning_content", None) and choice.message.content.replace("</think>", "").strip():
+                return first + choice.index
     pytest.fail("no seed ends the thinking")
 
 
@@ -84,7 +83,7 @@ def test_templates_take_what_requests_say(client, seed):
     plain, high = chat(client, seed=seed), chat(client, seed=seed, reasoning_effort="high")
     assert high.usage.prompt_tokens > plain.usage.prompt_tokens > closed.usage.prompt_tokens
     with pytest.raises(openai.BadRequestError) as error:
-        chat(client, extra_body={"chat_template_kwargs": {"enable_thinking": "no"}})
+        chat(client, seed=seed, extra_body={"chat_template_kwargs": {"enable_thinking": "no"}})
     assert error.value.param == "chat_template_kwargs.enable_thinking"
 
 
