@@ -9,10 +9,8 @@
 #include <string>
 #include <vector>
 
-#include "motley/cost/serve/serve_cost.hpp"
+#include "bench/saturated.hpp"
 #include "motley/planner/serve/plan_serve.hpp"
-#include "motley/sim/simulate.hpp"
-#include "motley/workload/arrivals.hpp"
 
 namespace motley {
 namespace {
@@ -134,24 +132,12 @@ void measure(const Example& example) {
   const std::string model = example.model.starts_with("data/") ? source(example.model) : example.model;
   const ServeOutcome outcome = plan_serve(example.cluster, read_model(model), workload, example.options);
   if (!outcome.plan) return fmt::print("{}: {}\n", example.name, outcome.reason);
-  ServePlan plan = *outcome.plan;
+  const ServePlan& plan = *outcome.plan;
   const ServeCost cost = price_serve(plan, {});
-  const double rate = cost.requests_per_s;
-  for (RequestClass& request : plan.workload.classes)
-    request.rate_per_s = 3 * rate / static_cast<double>(std::ssize(plan.workload.classes));
-  plan.workload.arrival.process = ArrivalProcess::constant;
-  double in_flight = 0;
-  for (const auto& r : cost.routes) in_flight += static_cast<double>(r.batch);
-  const double duration_s = std::max(400.0, 12 * in_flight) / rate;
-  SimOptions options{.router = {.max_queue = std::int64_t{1} << 40, .cost = {}},
-                     .measure_from_s = 0.4 * duration_s,
-                     .measure_until_s = duration_s,
-                     .stop_s = duration_s};
-  const double alone_s = seconds_alone(plan);
-  const SimResult result = simulate(plan, draw_requests(plan.workload, {.duration_s = duration_s}), options);
+  const double simulated = saturated_tokens_per_s(plan, cost), alone_s = seconds_alone(plan);
   fmt::print("| {} | {:.1f} | {:.1f} | {:.3f} | {:.0f} ms | {:.0f} ms | {:.2f} |\n", example.name, cost.tokens_per_s,
-             result.all.tokens_per_s, result.all.tokens_per_s / cost.tokens_per_s, 1e3 * cost.routes[0].first_token_s,
-             1e3 * alone_s, cost.routes[0].first_token_s / alone_s);
+             simulated, simulated / cost.tokens_per_s, 1e3 * cost.routes[0].first_token_s, 1e3 * alone_s,
+             cost.routes[0].first_token_s / alone_s);
 }
 
 }  // namespace

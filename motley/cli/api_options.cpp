@@ -30,6 +30,9 @@ void add_api_options(CLI::App& verb, ApiOptions& options) {
   verb.add_option("--new-per-address", options.new_per_address,
                   "Connections of one address that have asked nothing yet (default 512)")
       ->check(CLI::Range(1, 1 << 20));
+  verb.add_option("--reasoning", options.reasoning,
+                  "Split thinking off the answers of chats: auto or none (default auto)")
+      ->check(CLI::IsMember({"auto", "none"}));
 }
 
 void apply_api_options(const ApiOptions& options, const OperatorKey& key, ServeSettings& settings) {
@@ -40,6 +43,7 @@ void apply_api_options(const ApiOptions& options, const OperatorKey& key, ServeS
   settings.operator_key = key.text();
   settings.origins = options.origins;
   settings.new_per_address = static_cast<std::size_t>(options.new_per_address);
+  settings.split_reasoning = options.reasoning == "auto";
 }
 
 void serve(const ServePlan& plan, ServedDeployment& deployment, StopSignals& signals, const ServeSettings& settings,

@@ -14,12 +14,13 @@ struct ApiOptions {
   std::string api_key, operator_key;
   std::vector<std::string> origins;
   int new_per_address = 512;
+  std::string reasoning = "auto";
 };
 
 // --operator-key of the server or of a command to it.
 void add_operator_key_option(CLI::App& verb, std::string& key, const std::string& help);
 
-// --api-key, --operator-key, --cors, --new-per-address.
+// --api-key, --operator-key, --cors, --new-per-address, --reasoning.
 void add_api_options(CLI::App& verb, ApiOptions& options);
 
 // Throws an input error where clients could change the deployment.

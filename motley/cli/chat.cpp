@@ -5,6 +5,7 @@
 #include <cstdio>
 #include <iostream>
 #include <thread>
+#include <utility>
 
 #include "motley/base/printable.hpp"
 #include "motley/base/units.hpp"
@@ -88,6 +89,7 @@ Value reply_json(const std::string& message, const StreamedReply& reply) {
   Value ids = Value::array();
   for (const auto id : reply.token_ids) ids.push_back(Value(static_cast<std::int64_t>(id)));
   return Value::object({{"message", message},
+                        {"reasoning", reply.reasoning},
                         {"answer", reply.text},
                         {"finish_reason", reply.finish_reason},
                         {"token_ids", ids},
@@ -111,10 +113,18 @@ int converse(const ServerAddress& server, const ChatOptions& options) {
                                          {"max_tokens", options.max_tokens},
                                          {"seed", options.seed},
                                          {"return_token_ids", true}});
-    const StreamedReply reply = stream_chat(server, request, [&](std::string_view piece) {
+    bool thinking = false;
+    const auto show = [&](std::string_view piece) {
       if (options.output.json) return;
+      if (std::exchange(thinking, false)) fmt::print(stderr, "\n\n");
       print_text(stdout, piece);
-    });
+    };
+    const auto show_reasoning = [&](std::string_view piece) {
+      if (options.output.json || options.output.quiet) return;
+      thinking = true;
+      print_text(stderr, piece);
+    };
+    const StreamedReply reply = stream_chat(server, request, show, show_reasoning);
     if (!options.output.json) fmt::print("\n");
     std::fflush(stdout);
     history.push_back(turn("assistant", reply.text));

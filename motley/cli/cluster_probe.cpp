@@ -16,8 +16,10 @@
 #include "motley/probe/fit/probe_schedule.hpp"
 #include "motley/probe/probe.hpp"
 #include "motley/probe/probe_report.hpp"
+#include "motley/probe/routing_probe.hpp"
 #include "motley/probe/train_probe.hpp"
 #include "motley/server/answer_times.hpp"
+#include "motley/text/text_codec.hpp"
 
 namespace motley::cli {
 namespace {
@@ -25,7 +27,8 @@ namespace {
 constexpr const char* default_shape = "llama-3-8b";
 
 struct ProbeCommand {
-  std::string cluster, model, weight_type, workload;
+  std::string cluster, model, weight_type, workload, text;
+  bool routing = false;
   std::string backend = "cpu";
   std::string transport = "shm";
   std::string disk, disk_bytes;
@@ -37,10 +40,10 @@ struct ProbeCommand {
 // Between machines what is said of both belongs to both; the rest to one of them.
 int probe_group(const ProbeCommand& options) {
   if (!options.model.empty() || !options.weight_type.empty() || !options.workload.empty() || !options.disk.empty() ||
-      options.worker_threads > 0 || options.backend != "cpu")
+      options.routing || options.worker_threads > 0 || options.backend != "cpu")
     throw input_error(
-        "--members cannot be combined with --model, --weight-type, --workload, --disk, --backend or --worker-threads: "
-        "it measures links, they measure workers",
+        "--members cannot be combined with --model, --weight-type, --workload, --routing, --disk, --backend or "
+        "--worker-threads: it measures links, they measure workers",
         "probe one after the other, and give the second the file of the first with --cluster");
   MemberProbeCommand command = options.group;
   command.cluster = options.cluster;
@@ -102,12 +105,41 @@ int probe_steps_and_write(const ProbeCommand& options) {
   return 0;
 }
 
+// Which experts the tokens of a text take: a profile.
+int count_routing_and_write(const ProbeCommand& options) {
+  if (!options.cluster.empty() || !options.workload.empty() || !options.disk.empty() || options.backend != "cpu")
+    throw input_error(
+        "--routing cannot be combined with --cluster, --workload, --disk or --backend cuda: one worker "
+        "on this machine's processors runs the model",
+        "give --routing --model MODEL --text FILE");
+  if (options.model.empty() || options.text.empty())
+    throw input_error(fmt::format("--routing needs {}", options.model.empty() ? "--model" : "--text"),
+                      "give --routing --model MODEL --text FILE, with a text as users send them");
+  const Model model = read_named_model(options.model);
+  const std::string weights = locate_model(options.model, ModelFiles::all).path;
+  const Profile profile = probe_routing(
+      {.model = model,
+       .weights = weights,
+       .weight_type = options.weight_type.empty() ? model.arch.checkpoint_type
+                                                  : parse_dtype_option(options.weight_type, "--weight-type"),
+       .text = TextCodec::open(weights)->encode(read_file(options.text), false),
+       .worker_program = prepare_worker_program(),
+       .threads = options.worker_threads > 0 ? options.worker_threads
+                                             : std::max(1, static_cast<int>(std::thread::hardware_concurrency())),
+       .report = reporter(options.output)});
+  emit(options.output, write(profile), routing_text(profile, model));
+  return 0;
+}
+
 int probe_and_write(const ProbeCommand& options) {
   if (!options.group.member.members.empty()) return probe_group(options);
   if (options.group.member.rank >= 0)
     throw input_error("--rank needs --members",
                       "list all members in order, as in --members 10.0.0.1:4711,10.0.0.2:4711");
   check_output_folder(options.output);
+  if (options.routing) return count_routing_and_write(options);
+  if (!options.text.empty())
+    throw input_error("--text needs --routing", "add --routing to count which experts its tokens take");
   if (!options.workload.empty()) return probe_steps_and_write(options);
   const bool described = !options.cluster.empty();
   const bool on_processors = options.backend == "cpu";
@@ -175,6 +207,7 @@ void add_cluster_probe(CLI::App& cluster_verbs, Action& action) {
       "offload\n"
       "  motley cluster probe --cluster examples/garage/cluster.toml --model data/models/tales -o garage.toml\n"
       "  motley cluster probe --cluster garage.toml --model fresh --workload job.toml -o profile.json\n"
+      "  motley cluster probe --routing --model mixture --text prompts.txt -o profile.json    which experts are taken\n"
       "  motley cluster probe --members 10.0.0.1:4711,10.0.0.2:4711 --rank 0 --key secret -o net.toml\n"
       "  motley plan allreduce --cluster net.toml --bytes \"400 MB\"                  plan with the measured links\n"
       "\n"
@@ -185,6 +218,9 @@ void add_cluster_probe(CLI::App& cluster_verbs, Action& action) {
                    fmt::format("Model whose blocks are run: folder, config.json or name (default {})", default_shape));
   verb->add_option("--workload", options->workload,
                    "Measure training steps of this job ([training]) and write a profile")
+      ->type_name("FILE");
+  verb->add_flag("--routing", options->routing, "Count the experts that tokens of a text take and write a profile");
+  verb->add_option("--text", options->text, "Text whose tokens are routed, as users send them (up to 4,096 tokens)")
       ->type_name("FILE");
   verb->add_option("--backend", options->backend,
                    "What is measured: the processors, or with cuda the GPUs (default cpu)")

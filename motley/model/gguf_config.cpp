@@ -189,7 +189,7 @@ void read_scaling(const Metadata& metadata, const GgufForm& form, Value& config)
 
 // ---- tokens ----
 
-void read_tokens(const Metadata& metadata, const GgufForm& form, Value& config) {
+void read_tokens(const Metadata& metadata, const Family& family, Value& config) {
   std::vector<std::int64_t> ends;
   const auto add = [&](std::int64_t token) {
     if (std::find(ends.begin(), ends.end(), token) == ends.end()) ends.push_back(token);
@@ -202,7 +202,7 @@ void read_tokens(const Metadata& metadata, const GgufForm& form, Value& config) 
     for (std::size_t i = 0; i < std::min(texts->as_array().size(), kinds->as_array().size()); ++i) {
       const Value& text = texts->as_array()[i];
       if (kinds->as_array()[i] == Value(control_token) && text.is_string() &&
-          std::ranges::find(form.end_texts, text.as_string()) != form.end_texts.end())
+          std::ranges::find(family.end_texts, text.as_string()) != family.end_texts.end())
         add(static_cast<std::int64_t>(i));
     }
   Value list = Value::array();
@@ -269,7 +269,7 @@ Value gguf_config(const std::vector<std::unique_ptr<GgufFile>>& parts) {
   config.set("hidden_act", "silu");
   read_scaling(metadata, *family.gguf, config);
   read_tensors(metadata, family, config);
-  read_tokens(metadata, *family.gguf, config);
+  read_tokens(metadata, family, config);
   if (family.gguf->add_implied != nullptr) family.gguf->add_implied(config);
   return config;
 }

@@ -3,8 +3,10 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <map>
 
 #include "motley/base/units.hpp"
+#include "motley/cost/serve/step.hpp"
 #include "motley/report/table.hpp"
 
 namespace motley {
@@ -110,6 +112,41 @@ std::string profile_text(const Profile& profile) {
   for (const LinkRate& rate : profile.link_rate)
     text +=
         fmt::format("  gradients between {} and {}: {}/s\n", rate.from, rate.to, human_bytes(rate.bytes_per_s.front()));
+  return text;
+}
+
+std::string routing_text(const Profile& profile, const Model& model) {
+  struct Sums {
+    double layers = 0, sequences = 0, fewest = 0, most = 0, prompt = 0;
+    double priced_sequences = 0, priced_prompt = 0, by_chance = 0;
+  };
+  const std::vector<RoutingGamma> chance = {{.model = model.name}};
+  std::map<std::int64_t, Sums> by_tokens;
+  for (const ExpertCount& count : profile.routing) {
+    const Experts& experts = model.arch.kind(count.layer).experts;
+    const auto tokens = static_cast<double>(count.tokens), all = static_cast<double>(experts.count);
+    const StepLoad decoding{.tokens = tokens, .logits = tokens}, prompt{.tokens = tokens};
+    Sums& sums = by_tokens[count.tokens];
+    sums.fewest = sums.layers == 0 ? count.distinct : std::min(sums.fewest, count.distinct);
+    sums.most = std::max(sums.most, count.distinct);
+    sums.layers += 1;
+    sums.sequences += count.distinct;
+    sums.prompt += count.distinct_of_prompt;
+    sums.priced_sequences += all * touched_share(experts, decoding, profile.gamma);
+    sums.priced_prompt += all * touched_share(experts, prompt, profile.gamma);
+    sums.by_chance += all * touched_share(experts, decoding, chance);
+  }
+  Table table({">tokens", ">of sequences", ">fewest, most", ">priced", ">of one prompt", ">priced", ">by chance"});
+  for (const auto& [tokens, sums] : by_tokens) {
+    const auto over_layers = [layers = sums.layers](double sum) { return fmt::format("{:.1f}", sum / layers); };
+    table.add({fmt::format("{}", tokens), over_layers(sums.sequences),
+               fmt::format("{:.1f}, {:.1f}", sums.fewest, sums.most), over_layers(sums.priced_sequences),
+               over_layers(sums.prompt), over_layers(sums.priced_prompt), over_layers(sums.by_chance)});
+  }
+  std::string text = table.render();
+  for (const RoutingGamma& gamma : profile.gamma)
+    text += fmt::format("  gamma up to {} tokens: {:.3f} of sequences, {:.3f} of one prompt\n", gamma.tokens,
+                        gamma.sequences, gamma.prompt);
   return text;
 }
 

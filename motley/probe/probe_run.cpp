@@ -24,8 +24,9 @@ namespace {
 constexpr double answer_patience_s = 60;
 constexpr double start_grace_s = 1;
 
+// The tokens are others in each step.
 Step step_of(std::uint64_t number, std::size_t route, const ProbeStep& asked, const ServePlan& plan) {
-  Step step{.step = number, .route = route, .sequences = {}};
+  Step step{.route = route, .sequences = {}};
   const std::int64_t end = asked.position + asked.tokens;
   const std::int64_t blocks = (end + plan.step.block_tokens - 1) / plan.step.block_tokens;
   for (std::int64_t i = 0; i < asked.sequences; ++i) {
@@ -154,7 +155,7 @@ ProbeRun::ProbeRun(ServePlan plan, Fleet& fleet, const std::filesystem::path& mo
   Workers none;
   workers_ = start_workers(fleet, worker_devices(plan_), {.model = model, .rows = {}}, none);
   launch_workers(workers_, plan_, 1);
-  compute_s_.resize(workers_.size());
+  results_.resize(workers_.size());
   std::map<std::string, std::vector<std::size_t>> of_stage;
   for (std::size_t i = 0; i < workers_.size(); ++i) of_stage[workers_[i].stage].push_back(i);
   for (const Route& route : plan_.routes) {
@@ -168,15 +169,24 @@ ProbeRun::ProbeRun(ServePlan plan, Fleet& fleet, const std::filesystem::path& mo
 ProbeRun::~ProbeRun() { end_workers(workers_, start_grace_s); }
 
 StepTime ProbeRun::run(std::size_t route, const ProbeStep& asked) {
-  const std::vector<std::size_t>& workers = of_route_.at(route);
-  answers_ = 0;
+  Step step = step_of(step_ + 1, route, asked, plan_);
   const Instant start = Clock::now();
-  const std::string message = encode(step_of(++step_, route, asked, plan_));
+  const std::vector<StepResult> results = run(std::move(step));
+  StepTime time{.round_s = seconds_since(start), .compute_s = {}};
+  for (const StepResult& result : results) time.compute_s.push_back(result.compute_s);
+  return time;
+}
+
+std::vector<StepResult> ProbeRun::run(Step step) {
+  const std::vector<std::size_t>& workers = of_route_.at(step.route);
+  answers_ = 0;
+  step.step = ++step_;
+  const std::string message = encode(std::move(step));
   for (const std::size_t i : workers) workers_[i].handle->send(message);
   while (answers_ < workers.size()) wait();
-  StepTime time{.round_s = seconds_since(start), .compute_s = {}};
-  for (const std::size_t i : workers) time.compute_s.push_back(compute_s_[i]);
-  return time;
+  std::vector<StepResult> results;
+  for (const std::size_t i : workers) results.push_back(std::move(results_[i]));
+  return results;
 }
 
 // Until some worker has something to tell.
@@ -197,7 +207,7 @@ void ProbeRun::take(std::size_t worker, const Message& message) {
   if (std::holds_alternative<Ready>(message)) ++ready_;
   const auto* result = std::get_if<StepResult>(&message);
   if (result == nullptr || result->step != step_) return;
-  compute_s_[worker] = result->compute_s;
+  results_[worker] = *result;
   ++answers_;
 }
 

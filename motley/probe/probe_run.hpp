@@ -66,6 +66,8 @@ class ProbeRun {
 
   const ServePlan& plan() const { return plan_; }
   StepTime run(std::size_t route, const ProbeStep& step);
+  // Any step, but for its number: what the route's workers answer, in order.
+  std::vector<StepResult> run(Step step);
 
  private:
   void wait();
@@ -77,7 +79,7 @@ class ProbeRun {
   std::size_t ready_ = 0;
   std::uint64_t step_ = 0;
   std::size_t answers_ = 0;  // to that step
-  std::vector<double> compute_s_;
+  std::vector<StepResult> results_;
 };
 
 struct ProbeCase {

@@ -96,15 +96,17 @@ const Value* path(const Value* value, std::initializer_list<std::string_view> ke
   return value;
 }
 
-void take_chunk(const Value& chunk, StreamedReply& reply, const std::function<void(std::string_view)>& on_text) {
+void take_chunk(const Value& chunk, StreamedReply& reply, const OnText& on_text, const OnText& on_reasoning) {
   if (const Value* error = path(&chunk, {"error", "message"}); error && error->is_string())
     throw Error(ErrorCode::peer, shortened(error->as_string(), most_message_bytes));
+  const auto take = [](const Value* text, std::string& whole, const OnText& on) {
+    if (text == nullptr || !text->is_string() || text->as_string().empty()) return;
+    whole += text->as_string();
+    on(text->as_string());
+  };
+  take(path(&chunk, {"choices", "delta", "reasoning_content"}), reply.reasoning, on_reasoning);
   const Value* text = path(&chunk, {"choices", "delta", "content"});
-  if (text == nullptr) text = path(&chunk, {"choices", "text"});
-  if (text && text->is_string() && !text->as_string().empty()) {
-    reply.text += text->as_string();
-    on_text(text->as_string());
-  }
+  take(text != nullptr ? text : path(&chunk, {"choices", "text"}), reply.text, on_text);
   if (const Value* ids = path(&chunk, {"choices", "token_ids"}); ids && ids->is_array())
     for (const auto& id : ids->as_array())
       if (id.is_integer()) reply.token_ids.push_back(static_cast<std::int32_t>(id.as_integer()));
@@ -149,8 +151,8 @@ Value http_post(const ServerAddress& server, const std::string& path, const Valu
 
 namespace {
 
-StreamedReply stream(const ServerAddress& server, const char* path, Value request,
-                     const std::function<void(std::string_view)>& on_text) {
+StreamedReply stream(const ServerAddress& server, const char* path, Value request, const OnText& on_text,
+                     const OnText& on_reasoning) {
   request.set("stream", true);
   request.set("stream_options", Value::object({{"include_usage", true}}));
   const Instant start = Clock::now();
@@ -165,9 +167,10 @@ StreamedReply stream(const ServerAddress& server, const char* path, Value reques
       const std::string line = pending.substr(0, end);
       pending.erase(0, end + 1);
       if (!line.starts_with("data: ") || line.starts_with("data: [DONE]")) continue;
-      const std::size_t known = reply.text.size() + reply.token_ids.size();
-      take_chunk(parse_json(std::string_view(line).substr(6), "answer"), reply, on_text);
-      if (reply.text.size() + reply.token_ids.size() == known) continue;
+      const auto size = [&] { return reply.text.size() + reply.reasoning.size() + reply.token_ids.size(); };
+      const std::size_t known = size();
+      take_chunk(parse_json(std::string_view(line).substr(6), "answer"), reply, on_text, on_reasoning);
+      if (size() == known) continue;
       reply.last_token_s = seconds_since(start);
       if (known == 0) reply.first_token_s = reply.last_token_s;
     }
@@ -179,14 +182,13 @@ StreamedReply stream(const ServerAddress& server, const char* path, Value reques
 
 }  // namespace
 
-StreamedReply stream_chat(const ServerAddress& server, Value request,
-                          const std::function<void(std::string_view)>& on_text) {
-  return stream(server, "/v1/chat/completions", std::move(request), on_text);
+StreamedReply stream_chat(const ServerAddress& server, Value request, const OnText& on_text,
+                          const OnText& on_reasoning) {
+  return stream(server, "/v1/chat/completions", std::move(request), on_text, on_reasoning);
 }
 
-StreamedReply stream_completion(const ServerAddress& server, Value request,
-                                const std::function<void(std::string_view)>& on_text) {
-  return stream(server, "/v1/completions", std::move(request), on_text);
+StreamedReply stream_completion(const ServerAddress& server, Value request, const OnText& on_text) {
+  return stream(server, "/v1/completions", std::move(request), on_text, [](std::string_view) {});
 }
 
 }  // namespace motley

@@ -26,7 +26,7 @@ Value http_get(const ServerAddress& server, const std::string& path);
 Value http_post(const ServerAddress& server, const std::string& path, const Value& body);
 
 struct StreamedReply {
-  std::string text;
+  std::string text, reasoning;
   std::string finish_reason;
   std::vector<std::int32_t> token_ids;
   std::int64_t prompt_tokens = 0;
@@ -36,12 +36,13 @@ struct StreamedReply {
   double total_s = 0;
 };
 
-// Streams an answer of /v1/chat/completions: `request` is its body without the streaming keys; `on_text` gets each
-// piece as it comes.
-StreamedReply stream_chat(const ServerAddress& server, Value request,
-                          const std::function<void(std::string_view)>& on_text);
+using OnText = std::function<void(std::string_view)>;
+
+// Streams an answer of /v1/chat/completions: `request` is its body without the streaming keys; `on_text` and
+// `on_reasoning` get each piece as it comes.
+StreamedReply stream_chat(const ServerAddress& server, Value request, const OnText& on_text,
+                          const OnText& on_reasoning);
 // The same of /v1/completions.
-StreamedReply stream_completion(const ServerAddress& server, Value request,
-                                const std::function<void(std::string_view)>& on_text);
+StreamedReply stream_completion(const ServerAddress& server, Value request, const OnText& on_text);
 
 }  // namespace motley

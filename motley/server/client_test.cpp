@@ -128,7 +128,7 @@ TEST(Client, AStreamThatBreaksOffIsNoAnswer) {
   EXPECT_EQ(refusal(begun + "data: {\"error\": {\"message\": \"a worker has died\"}}\n").what, "a worker has died");
   EXPECT_TRUE(refusal(begun + "data: {\"choices\n").what.starts_with("answer:1: "));
   const FakeServer full(http("429 Too Many Requests", R"({"error": {"message": "the queue is full"}})"));
-  EXPECT_EQ(refusal_of([&] { stream_chat(full.address(), Value::object(), {}); }).what,
+  EXPECT_EQ(refusal_of([&] { stream_chat(full.address(), Value::object(), {}, {}); }).what,
             "the server answered 429: the queue is full");
 }
 

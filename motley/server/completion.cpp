@@ -63,6 +63,7 @@ GenerateRequest Completion::generate_request(const std::vector<std::int32_t>& pr
   request.max_new_tokens = std::min(request_.max_tokens.value_or(room), room);
   request.min_new_tokens = std::min(request_.min_tokens, request.max_new_tokens);
   request.ignore_eos = request_.ignore_eos;
+  if (request_.kind == ApiKind::chat && !request_.ignore_eos) request.stop_tokens = serving_.chat_ends;
   request.sampling = request_.sampling;
   if (request_.echo && request_.sampling.logprobs >= 0) request.prompt_logprobs = request_.sampling.logprobs;
   request.sampling.seed =
@@ -81,6 +82,10 @@ void Completion::submit(const std::vector<PreparedPrompt>& prompts) {
         choice.matcher = StopMatcher(request_.stop);
         choice.part.index = static_cast<std::int64_t>(index);
         if (request_.stream) choice.events = TextEvents(head_, choice.part.index, usage_in_chunks());
+        if (request_.kind == ApiKind::chat) {
+          choice.reasoning = ReasoningStream(serving_.reasoning, prompt.end);
+          choice.thoughts = TextEvents(head_, choice.part.index, usage_in_chunks(), &ChoicePart::reasoning);
+        }
         if (prompt.echo) echo(choice, prompt);
         choice.id = serving_.generator->generate(generate_request(prompt.tokens, i));
         serving_.requests[choice.id] = {weak_from_this(), index};
@@ -164,8 +169,15 @@ void Completion::take_token(Choice& choice, const SampledToken& sampled, const s
 
   choice.decoded_bytes += text.size();
   choice.decoded_characters += count_characters(text);
+  const bool thought = choice.reasoning.thinking();
   // What must come whatever it says cannot end it.
   give(choice, choice.tokens <= request_.min_tokens ? text : choice.matcher.push(text));
+  if (const auto mark = serving_.marks.find(sampled.token); mark != serving_.marks.end() && !choice.matcher.stopped()) {
+    give(choice, choice.matcher.finish());
+    add(choice, choice.reasoning.mark(mark->second));
+    send_text(choice);
+  }
+  if (thought || choice.reasoning.thinking()) ++usage_.reasoning_tokens;
   if (choice.matcher.stopped()) {
     serving_.generator->cancel(choice.id);
     end_choice(choice, FinishReason::stop, {});
@@ -174,10 +186,19 @@ void Completion::take_token(Choice& choice, const SampledToken& sampled, const s
 
 // Adds text to the part, with the records of the tokens that begin in what is given out.
 void Completion::give(Choice& choice, const std::string& text) {
-  choice.part.text += text;
   choice.given_bytes += text.size();
+  add(choice, choice.reasoning.push(text));
   give_records(choice, choice.given_bytes);
-  if (!text.empty() || !serving_.codec) send_part(choice);
+  send_text(choice);
+}
+
+void Completion::add(Choice& choice, AnswerText text) {
+  choice.part.reasoning += text.reasoning;
+  choice.part.text += text.content;
+}
+
+void Completion::send_text(Choice& choice) {
+  if (!choice.part.text.empty() || !choice.part.reasoning.empty() || !serving_.codec) send_part(choice);
 }
 
 void Completion::give_records(Choice& choice, std::size_t before_bytes) {
@@ -195,11 +216,12 @@ void Completion::end_choice(Choice& choice, FinishReason reason, const std::stri
   if (!choice.matcher.stopped()) {
     std::string rest = choice.matcher.push(text);
     rest += choice.matcher.finish();
-    choice.part.text += rest;
+    add(choice, choice.reasoning.push(rest));
     choice.given_bytes += rest.size();
     if (choice.matcher.stopped()) reason = FinishReason::stop;
     give_records(choice, choice.matcher.stopped() ? choice.given_bytes : std::string::npos);
   }
+  add(choice, choice.reasoning.finish());
   choice.part.finish_reason = reason == FinishReason::length ? "length" : "stop";
   if (choice.tokens > 1)
     serving_.metrics.observe_token_interval(seconds_between(choice.first_token, choice.last_token) /
@@ -211,8 +233,13 @@ void Completion::end_choice(Choice& choice, FinishReason reason, const std::stri
 void Completion::send_part(Choice& choice) {
   if (!request_.stream) return;
   const ChoicePart& part = choice.part;
-  const bool text_alone = !part.text.empty() && part.finish_reason.empty() && !part.logprobs && !part.token_ids;
-  exchange_->send(text_alone ? choice.events.event(part.text) : event(chunk_value(head_, part, usage_in_chunks())));
+  const bool alone = part.finish_reason.empty() && !part.logprobs && !part.token_ids;
+  if (alone && part.reasoning.empty() && !part.text.empty())
+    exchange_->send(choice.events.event(part.text));
+  else if (alone && part.text.empty() && !part.reasoning.empty())
+    exchange_->send(choice.thoughts.event(part.reasoning));
+  else
+    exchange_->send(event(chunk_value(head_, part, usage_in_chunks())));
   const std::int64_t index = choice.part.index;
   choice.part = {};
   choice.part.index = index;

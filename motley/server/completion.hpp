@@ -16,6 +16,7 @@
 #include "motley/server/metrics.hpp"
 #include "motley/server/openai_api.hpp"
 #include "motley/server/prepared_request.hpp"
+#include "motley/server/reasoning.hpp"
 #include "motley/server/text_stream.hpp"
 #include "motley/serving/generator.hpp"
 #include "motley/text/decode_stream.hpp"
@@ -28,8 +29,11 @@ class Completion;
 // What completions need of the service; it outlives them.
 struct Serving {
   Model model;
-  std::shared_ptr<TextCodec> codec;  // shared with the program; null: token ids only
-  Generator* generator = nullptr;    // null: not running
+  std::shared_ptr<TextCodec> codec;                     // shared with the program; null: token ids only
+  Reasoning reasoning = Reasoning::none;                // of chats
+  std::map<std::int32_t, std::string_view> marks = {};  // special tokens that set it apart
+  std::vector<std::int32_t> chat_ends = {};             // tokens that end a chat's answer, beyond the model's own
+  Generator* generator = nullptr;                       // null: not running
   Metrics metrics;
   std::function<void(std::function<void()>)> post;  // runs a job on the service's thread
 
@@ -70,12 +74,13 @@ class Completion : public std::enable_shared_from_this<Completion> {
     std::uint64_t id = 0;  // the generator's
     DecodeStream stream;
     StopMatcher matcher;
+    ReasoningStream reasoning;
     std::int64_t tokens = 0;
     std::size_t decoded_bytes = 0, given_bytes = 0;
     std::int64_t decoded_characters = 0;
     std::vector<TokenRecord> prompt_records;  // of an echoed prompt whose scores have not come
     std::vector<Record> records;              // whose text is not given out yet
-    TextEvents events;                        // streaming
+    TextEvents events, thoughts;              // streaming
     ChoicePart part;                          // streaming: the next chunk; otherwise the whole
     Instant first_token, last_token;
     bool ended = false;
@@ -90,6 +95,8 @@ class Completion : public std::enable_shared_from_this<Completion> {
   void take_prompt_scores(Choice& choice, const std::vector<TokenScore>& scores);
   void take_token(Choice& choice, const SampledToken& token, const std::string& text);
   void give(Choice& choice, const std::string& text);
+  static void add(Choice& choice, AnswerText text);
+  void send_text(Choice& choice);
   void give_records(Choice& choice, std::size_t before_bytes);
   void end_choice(Choice& choice, FinishReason reason, const std::string& text);
   void send_part(Choice& choice);

@@ -13,7 +13,6 @@ namespace motley {
 namespace {
 
 using prometheus::Counter;
-using prometheus::Family;
 using prometheus::Gauge;
 using prometheus::Histogram;
 using Buckets = Histogram::BucketBoundaries;
@@ -26,7 +25,7 @@ void follow(Counter& counter, double value) { counter.Increment(std::max(0.0, va
 
 // The gauges of one family that there are now.
 struct Gauges {
-  Family<Gauge>& family;
+  prometheus::Family<Gauge>& family;
   std::map<prometheus::Labels, Gauge*> members = {};
 
   void set(const std::map<prometheus::Labels, double>& values) {
@@ -48,17 +47,18 @@ struct Gauges {
 struct Metrics::Impl {
   prometheus::Registry registry;
 
-  Family<Counter>& counter(const char* name, const char* help) {
+  prometheus::Family<Counter>& counter(const char* name, const char* help) {
     return prometheus::BuildCounter().Name(name).Help(help).Register(registry);
   }
-  Family<Gauge>& gauge(const char* name, const char* help) {
+  prometheus::Family<Gauge>& gauge(const char* name, const char* help) {
     return prometheus::BuildGauge().Name(name).Help(help).Register(registry);
   }
   Histogram& histogram(const char* name, const char* help, const Buckets& buckets) {
     return prometheus::BuildHistogram().Name(name).Help(help).Register(registry).Add({}, buckets);
   }
 
-  Family<Counter>& requests = counter("motley_requests_total", "HTTP requests answered, by path and status.");
+  prometheus::Family<Counter>& requests =
+      counter("motley_requests_total", "HTTP requests answered, by path and status.");
   Histogram& first_token = histogram("motley_time_to_first_token_seconds",
                                      "Time from a request's arrival to its first token.", seconds_buckets);
   Histogram& token_interval = histogram("motley_time_per_output_token_seconds",
@@ -70,7 +70,7 @@ struct Metrics::Impl {
   Counter& generated_tokens = counter("motley_generated_tokens_total", "Tokens generated.").Add({});
   Counter& preemptions =
       counter("motley_preemptions_total", "Sequences returned to the queue because KV blocks ran out.").Add({});
-  Family<Counter>& replayed_tokens = counter(
+  prometheus::Family<Counter>& replayed_tokens = counter(
       "motley_replayed_tokens_total", "Tokens that a stage computed again, after a loss, a change or preemption.");
   Gauge& ready = gauge("motley_ready", "1 when every route has produced a token and nothing has failed.").Add({});
   Gauge& free_blocks = gauge("motley_kv_blocks_free", "Free KV blocks.").Add({});
@@ -82,8 +82,9 @@ struct Metrics::Impl {
   Gauges waiting{gauge("motley_requests_waiting", "Sequences in the queue, by route.")};
   Gauges running{gauge("motley_requests_running", "Running sequences, by route.")};
   Gauges worker_up{gauge("motley_worker_up", "1 while the worker process of the device runs.")};
-  Family<Counter>& worker_busy = counter("motley_worker_busy_seconds_total", "Time the worker spent computing.");
-  Family<Counter>& worker_wait =
+  prometheus::Family<Counter>& worker_busy =
+      counter("motley_worker_busy_seconds_total", "Time the worker spent computing.");
+  prometheus::Family<Counter>& worker_wait =
       counter("motley_worker_wait_seconds_total", "Time the worker spent waiting for other workers.");
 };
 

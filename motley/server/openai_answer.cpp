@@ -81,10 +81,19 @@ Value choice_value(ApiKind kind, const ChoicePart& part, std::string_view text_k
   return choice;
 }
 
-Value usage_value(const Usage& usage) {
-  return Value::object({{"prompt_tokens", usage.prompt_tokens},
-                        {"completion_tokens", usage.completion_tokens},
-                        {"total_tokens", usage.prompt_tokens + usage.completion_tokens}});
+Value usage_value(ApiKind kind, const Usage& usage) {
+  Value value = Value::object({{"prompt_tokens", usage.prompt_tokens},
+                               {"completion_tokens", usage.completion_tokens},
+                               {"total_tokens", usage.prompt_tokens + usage.completion_tokens}});
+  if (kind == ApiKind::chat)
+    value.set("completion_tokens_details", Value::object({{"reasoning_tokens", usage.reasoning_tokens}}));
+  return value;
+}
+
+Value message_value(const ChoicePart& part) {
+  Value message = Value::object({{"role", "assistant"}, {"content", part.text}, {"refusal", Value()}});
+  if (!part.reasoning.empty()) message.set("reasoning_content", part.reasoning);
+  return message;
 }
 
 enum class Form { whole, chunk };
@@ -149,17 +158,16 @@ Value answer_value(const AnswerHead& head, const std::vector<ChoicePart>& parts,
     if (head.kind == ApiKind::completion)
       choices.push_back(choice_value(head.kind, part, "text", part.text));
     else
-      choices.push_back(
-          choice_value(head.kind, part, "message",
-                       Value::object({{"role", "assistant"}, {"content", part.text}, {"refusal", Value()}})));
+      choices.push_back(choice_value(head.kind, part, "message", message_value(part)));
   }
   Value value = answer(head, Form::whole, std::move(choices));
-  return std::move(value.set("usage", usage_value(usage)));
+  return std::move(value.set("usage", usage_value(head.kind, usage)));
 }
 
 Value chunk_value(const AnswerHead& head, const ChoicePart& part, UsageInChunks usage) {
   if (head.kind == ApiKind::completion) return chunk(head, choice_value(head.kind, part, "text", part.text), usage);
   Value delta = Value::object();
+  if (!part.reasoning.empty()) delta.set("reasoning_content", part.reasoning);
   if (!part.text.empty()) delta.set("content", part.text);
   return chunk(head, choice_value(head.kind, part, "delta", std::move(delta)), usage);
 }
@@ -173,18 +181,18 @@ Value role_chunk_value(const AnswerHead& head, std::int64_t choice, UsageInChunk
 
 Value usage_chunk_value(const AnswerHead& head, const Usage& usage) {
   Value value = answer(head, Form::chunk, {});
-  return std::move(value.set("usage", usage_value(usage)));
+  return std::move(value.set("usage", usage_value(head.kind, usage)));
 }
 
 std::string event(const Value& value) { return "data: " + to_json(value) + "\n\n"; }
 
 const char* const last_event = "data: [DONE]\n\n";
 
-TextEvents::TextEvents(const AnswerHead& head, std::int64_t choice, UsageInChunks usage) {
+TextEvents::TextEvents(const AnswerHead& head, std::int64_t choice, UsageInChunks usage, std::string ChoicePart::*key) {
   ChoicePart part;
   part.index = choice;
-  part.text = "\x01";
-  const std::string pattern = motley::event(chunk_value(head, part, usage)), text = to_json(part.text);
+  part.*key = "\x01";
+  const std::string pattern = motley::event(chunk_value(head, part, usage)), text = to_json(part.*key);
   const std::size_t place = pattern.rfind(text);  // the model's name, which comes first, may hold anything
   before_ = pattern.substr(0, place);
   after_ = pattern.substr(place + text.size());

@@ -38,7 +38,7 @@ struct CompletionRequest {
   std::string model;            // empty: the one there is
   std::vector<Prompt> prompts;  // completion
   Value messages;               // chat: as sent, with parts of text joined and "developer" called "system"
-  Value template_arguments;     // chat: an object, `chat_template_kwargs`
+  Value template_arguments;     // chat: an object, `chat_template_kwargs` and `reasoning_effort`
   std::int64_t n = 1;           // choices of each prompt
   bool stream = false;
   bool include_usage = false;
@@ -73,6 +73,7 @@ struct TokenRecord {
 struct ChoicePart {
   std::int64_t index = 0;
   std::string text;
+  std::string reasoning;      // chat
   std::string finish_reason;  // empty: not yet
   std::optional<std::vector<TokenRecord>> logprobs;
   std::optional<std::vector<std::int32_t>> token_ids;
@@ -81,6 +82,7 @@ struct ChoicePart {
 struct Usage {
   std::int64_t prompt_tokens = 0;
   std::int64_t completion_tokens = 0;
+  std::int64_t reasoning_tokens = 0;  // of these; chat
 };
 
 struct AnswerHead {
@@ -102,12 +104,13 @@ Value usage_chunk_value(const AnswerHead& head, const Usage& usage);
 std::string event(const Value& value);  // "data: {...}\n\n"
 extern const char* const last_event;    // "data: [DONE]\n\n"
 
-// The events of one choice that carry text and nothing else, as nearly all do: what stands around the text is written
-// once, since building a document for each takes longer than decoding its token.
+// The events of one choice that carry text, or reasoning, and nothing else, as nearly all do: what stands around it is
+// written once, since building a document for each takes longer than decoding its token.
 class TextEvents {
  public:
   TextEvents() = default;
-  TextEvents(const AnswerHead& head, std::int64_t choice, UsageInChunks usage);
+  TextEvents(const AnswerHead& head, std::int64_t choice, UsageInChunks usage,
+             std::string ChoicePart::*key = &ChoicePart::text);
   // event(chunk_value()) of a part with this text, which is not empty.
   std::string event(const std::string& text) const;
 

@@ -92,6 +92,14 @@ TEST(OpenAiRequest, TemplateArguments) {
   EXPECT_EQ(chat(R"(, "chat_template_kwargs": {})").template_arguments, Value::object());
   EXPECT_EQ(chat(R"(, "chat_template_kwargs": {"enable_thinking": false})").template_arguments,
             Value::object({{"enable_thinking", false}}));
+  EXPECT_EQ(chat(R"(, "reasoning_effort": "low", "chat_template_kwargs": {"x": [1]})").template_arguments,
+            Value::object({{"x", Value::array({Value(1)})}, {"reasoning_effort", "low"}}));
+  EXPECT_EQ(chat(R"(, "chat_template_kwargs": {"reasoning_effort": "mine"})").template_arguments,
+            Value::object({{"reasoning_effort", "mine"}}));
+  EXPECT_EQ(chat(R"(, "reasoning_effort": null)").template_arguments, Value::object());
+  std::string many = "1";
+  for (int i = 0; i < 1024; ++i) many += ",1";
+  EXPECT_THROW(chat(R"(, "chat_template_kwargs": {"x": [)" + many + "]}"), ApiError);
 }
 
 struct Bad {
@@ -139,6 +147,11 @@ TEST(OpenAiRequest, RefusalsNameTheKey) {
       {R"("chat_template_kwargs": [])", "chat_template_kwargs"},
       {R"("chat_template_kwargs": {"messages": []})", "chat_template_kwargs.messages"},
       {R"("chat_template_kwargs": {"chat_template": "x"})", "chat_template_kwargs.chat_template"},
+      {R"("chat_template_kwargs": {"enable_thinking": "false"})", "chat_template_kwargs.enable_thinking"},
+      {R"("chat_template_kwargs": {"reasoning_effort": 1})", "chat_template_kwargs.reasoning_effort"},
+      {R"("reasoning_effort": "much")", "reasoning_effort"},
+      {R"("reasoning_effort": 2)", "reasoning_effort"},
+      {R"("reasoning_effort": "low", "chat_template_kwargs": {"reasoning_effort": "low"})", "reasoning_effort"},
       {R"("response_format": {"type": "json_object"})", "response_format"},
       {R"("temprature": 1)", "temprature"},
       {R"("something_else": 1)", "something_else"},
@@ -251,7 +264,8 @@ TEST(OpenAiAnswer, ChatWithLogprobs) {
       R"({"id":"id","object":"chat.completion","created":5,"model":"m","choices":[{"index":0,"message":{"role":"assistant",)"
       R"("content":"a","refusal":null},"logprobs":{"content":[{"token":"a","logprob":-0.5,"bytes":[97],"top_logprobs":[)"
       R"({"token":"a","logprob":-0.5,"bytes":[97]},{"token":"b","logprob":-9999.0,"bytes":[98]}]}],"refusal":null},)"
-      R"("finish_reason":"stop","token_ids":[3]}],"usage":{"prompt_tokens":2,"completion_tokens":1,"total_tokens":3}})");
+      R"("finish_reason":"stop","token_ids":[3]}],"usage":{"prompt_tokens":2,"completion_tokens":1,"total_tokens":3,)"
+      R"("completion_tokens_details":{"reasoning_tokens":0}}})");
 }
 
 TEST(OpenAiAnswer, Chunks) {
@@ -267,9 +281,20 @@ TEST(OpenAiAnswer, Chunks) {
       R"({"id":"id","object":"chat.completion.chunk","created":5,"model":"m","choices":[{"index":0,"delta":{"content":)"
       R"("line\nbreak"},"logprobs":null,"finish_reason":null}]})");
   EXPECT_EQ(
-      to_json(usage_chunk_value(head, {2, 1})),
+      to_json(usage_chunk_value(head, {2, 3, 1})),
       R"({"id":"id","object":"chat.completion.chunk","created":5,"model":"m","choices":[],"usage":{"prompt_tokens":2,)"
-      R"("completion_tokens":1,"total_tokens":3}})");
+      R"("completion_tokens":3,"total_tokens":5,"completion_tokens_details":{"reasoning_tokens":1}}})");
+}
+
+TEST(OpenAiAnswer, ReasoningIsApartFromContent) {
+  ChoicePart part;
+  part.reasoning = "why";
+  EXPECT_NE(to_json(chunk_value(head, part, UsageInChunks::absent)).find(R"("delta":{"reasoning_content":"why"})"),
+            std::string::npos);
+  part.text = "so";
+  EXPECT_NE(to_json(answer_value(head, {part}, {}))
+                .find(R"("message":{"role":"assistant","content":"so","refusal":null,"reasoning_content":"why"})"),
+            std::string::npos);
 }
 
 TEST(OpenAiApi, TextEventsEqualChunksOfTheirText) {
@@ -284,6 +309,10 @@ TEST(OpenAiApi, TextEventsEqualChunksOfTheirText) {
         EXPECT_EQ(events.event(text), event(chunk_value(of_kind, part, usage)));
       }
     }
+  const TextEvents thoughts(head, 0, UsageInChunks::null, &ChoicePart::reasoning);
+  ChoicePart part;
+  part.reasoning = "\x01 \"why\"";
+  EXPECT_EQ(thoughts.event(part.reasoning), event(chunk_value(head, part, UsageInChunks::null)));
 }
 
 TEST(OpenAiAnswer, CompletionWithLogprobs) {

@@ -19,6 +19,7 @@ constexpr std::int64_t max_choices = 16;  // of one prompt
 constexpr std::size_t max_prompts = 64;   // of one request
 // Of all messages with what is in them: a template runs for each. A message of text has three.
 constexpr std::size_t max_message_values = 65536;
+constexpr std::size_t max_template_values = 1024;  // of `chat_template_kwargs`, with what is in them
 constexpr std::size_t max_stops = 16;
 constexpr std::size_t max_stop_bytes = 1024;  // of one stop string
 constexpr std::int64_t max_top_logprobs = 20;
@@ -45,11 +46,13 @@ const Value& neutral_values() {
     "add_generation_prompt": [true], "continue_final_message": [false], "documents": [[]],
     "skip_special_tokens": [true], "spaces_between_special_tokens": [true], "include_stop_str_in_output": [false],
     "stop_token_ids": [[]], "bad_words": [[]], "modalities": [[], ["text"]], "audio": [], "prediction": [],
-    "suffix": [""], "web_search_options": [], "reasoning_effort": [], "verbosity": ["medium"], "guided_json": []
+    "suffix": [""], "web_search_options": [], "verbosity": ["medium"], "guided_json": []
   })",
                                         "neutral values");
   return table;
 }
+
+const std::set<std::string, std::less<>> reasoning_efforts = {"none", "minimal", "low", "medium", "high", "xhigh"};
 
 // Arguments of chat templates that the server gives itself, or that `transformers` takes for its own.
 const std::set<std::string, std::less<>> own_template_arguments = {
@@ -221,13 +224,28 @@ Value read_messages(Fields& fields) {
   return messages;
 }
 
+// Those that templates of several families know must have the types that they expect, since a template takes the text
+// "false" for true.
 Value read_template_arguments(Fields& fields) {
-  const Value* value = fields.find("chat_template_kwargs");
-  if (!value) return Value::object();
-  if (!value->is_object()) Fields::refuse("chat_template_kwargs", "must be an object");
+  const std::string key = "chat_template_kwargs", thinking = "enable_thinking", effort = "reasoning_effort";
+  const Value* given = fields.find(key);
+  if (given && !given->is_object()) Fields::refuse(key, "must be an object");
+  Value arguments = given ? *given : Value::object();
+  if (count_values(arguments) > max_template_values)
+    Fields::refuse(key, fmt::format("must hold at most {} values", max_template_values));
   for (const auto& name : own_template_arguments)
-    if (value->find(name)) Fields::refuse("chat_template_kwargs." + name, "is given by the server itself");
-  return *value;
+    if (arguments.find(name)) Fields::refuse(key + "." + name, "is given by the server itself");
+  if (const Value* value = arguments.find(thinking); value && !value->is_null() && !value->is_bool())
+    Fields::refuse(key + "." + thinking, "must be true or false");
+  if (const Value* value = arguments.find(effort); value && !value->is_null() && !value->is_string())
+    Fields::refuse(key + "." + effort, "must be a string");
+  if (const Value* value = fields.find(effort)) {
+    if (arguments.find(effort)) Fields::refuse(effort, "is in `chat_template_kwargs`, too");
+    if (!value->is_string() || !reasoning_efforts.contains(value->as_string()))
+      Fields::refuse(effort, fmt::format("must be one of {}", fmt::join(reasoning_efforts, ", ")));
+    arguments.set(effort, *value);
+  }
+  return arguments;
 }
 
 std::vector<std::string> read_stops(Fields& fields) {

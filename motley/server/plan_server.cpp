@@ -72,9 +72,11 @@ struct PlanServer::Impl {
         deployment(served),
         signals(stops),
         plan(std::move(given)),
-        service(
-            plan, open_codec(settings, plan.model.arch.vocabulary),
-            {.api_key = settings.api_key, .operator_key = settings.operator_key, .machines = deployment.machines()}),
+        service(plan, open_codec(settings, plan.model.arch.vocabulary),
+                {.api_key = settings.api_key,
+                 .operator_key = settings.operator_key,
+                 .machines = deployment.machines(),
+                 .split_reasoning = settings.split_reasoning}),
         server([this](HttpRequest request,
                       std::shared_ptr<Exchange> exchange) { service.handle(std::move(request), std::move(exchange)); },
                server_options(settings)) {}

@@ -16,6 +16,7 @@ constexpr std::size_t max_body_values = std::size_t{1} << 20;
 constexpr std::size_t piece_bytes = std::size_t{64} << 10;
 constexpr std::size_t long_token_bytes = 8;   // few texts have that many bytes per token
 constexpr std::size_t echoed_at_once = 1024;  // tokens
+constexpr std::size_t end_bytes = 64;         // more than a template opens an answer with
 
 TextCodec& need(TextCodec* codec) {
   if (!codec)
@@ -87,17 +88,21 @@ void Preparation::encode_next() {
   const std::int64_t context = model_.arch.context;
   const std::size_t number = prepared_.prompts.size();
   std::vector<std::int32_t> tokens;
-  if (kind_ == ApiKind::chat)
-    tokens = encode_within(chat_text(request, need(codec_)), false, request, context, *codec_);
-  else if (const std::string* text = sent_text(number))
+  std::string end;
+  if (kind_ == ApiKind::chat) {
+    const std::string text = chat_text(request, need(codec_));
+    tokens = encode_within(text, false, request, context, *codec_);
+    end = text.substr(text.size() - std::min(text.size(), end_bytes));
+  } else if (const std::string* text = sent_text(number)) {
     tokens = encode_within(*text, true, request, context, need(codec_));
-  else
+  } else {
     tokens = std::get<std::vector<std::int32_t>>(request.prompts[number]);
+  }
   if (tokens.empty())
     throw ApiError(400, "the prompt has no tokens", kind_ == ApiKind::chat ? "messages" : "prompt", "invalid_value");
   if (std::ssize(tokens) + (request.max_tokens != 0 ? 1 : 0) > context)
     refuse_length(fmt::format("{}", tokens.size()), request, context);
-  prepared_.prompts.push_back({std::move(tokens)});
+  prepared_.prompts.push_back({.tokens = std::move(tokens), .end = std::move(end)});
   characters_ = 0;
   if (request.echo) prepared_.prompts.back().echo.emplace();
 }

@@ -25,6 +25,7 @@ struct EchoedPrompt {
 struct PreparedPrompt {
   std::vector<std::int32_t> tokens;
   std::optional<EchoedPrompt> echo = {};
+  std::string end = {};  // of a chat's text: a template may begin the answer
 };
 
 struct PreparedRequest {

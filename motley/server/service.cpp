@@ -15,6 +15,7 @@
 #include "motley/base/clock.hpp"
 #include "motley/base/foreign.hpp"
 #include "motley/base/value.hpp"
+#include "motley/model/families/families.hpp"
 #include "motley/plan/shared.hpp"
 #include "motley/server/completion.hpp"
 #include "motley/server/metrics.hpp"
@@ -91,7 +92,24 @@ struct Service::Impl {
     first_plan = std::make_shared<const ServePlan>(std::move(plan));
     serving.model = first_plan->model;
     serving.codec = std::move(codec);
+    if (serving.codec) prepare_chats();
     serving.post = [this](std::function<void()> job) { queue.post(std::move(job)); };
+  }
+
+  // What the family's chats need of the model's own vocabulary.
+  void prepare_chats() {
+    const Family& family = family_of(serving.model.arch);
+    const auto special_token = [&](std::string_view text) -> std::optional<std::int32_t> {
+      const std::vector<std::int32_t> tokens = serving.codec->encode(text, false);
+      const bool known = tokens.size() == 1 && tokens[0] < serving.model.arch.vocabulary;
+      return known && serving.codec->decode(tokens, true).empty() ? std::optional(tokens[0]) : std::nullopt;
+    };
+    for (const std::string_view text : family.end_texts)
+      if (const auto token = special_token(text)) serving.chat_ends.push_back(*token);
+    if (!options.split_reasoning) return;
+    serving.reasoning = family.reasoning;
+    for (const std::string_view text : reasoning_marks(family.reasoning))
+      if (const auto token = special_token(text)) serving.marks.emplace(*token, text);
   }
 
   void handle(const std::shared_ptr<const HttpRequest>& request, const std::shared_ptr<Exchange>& exchange,

@@ -1,11 +1,15 @@
 // Stop strings: matched on text, wherever the tokens' borders fall.
 #pragma once
 
+#include <cstddef>
 #include <string>
 #include <string_view>
 #include <vector>
 
 namespace motley {
+
+// Length of the longest end of `text` that `whole` begins with, short of all of it.
+std::size_t possible_start(std::string_view text, std::string_view whole);
 
 class StopMatcher {
  public:

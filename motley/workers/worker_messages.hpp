@@ -28,6 +28,7 @@ constexpr std::size_t max_plan_workers = 4096;
 constexpr std::size_t max_cache_moves = std::size_t{64} << 10;
 constexpr std::size_t max_message_blocks = std::size_t{4} << 20;
 constexpr std::size_t max_message_sequences = std::size_t{64} << 10;
+constexpr std::size_t max_message_layers = std::size_t{64} << 10;
 constexpr std::size_t max_message_tokens = std::size_t{4} << 20;
 
 // Where a worker takes connections of others with its fabric (comm/transport/fabric.hpp).
@@ -226,11 +227,15 @@ struct StepSequence {
   bool operator==(const StepSequence&) const = default;
 };
 
+// What a step is answered with: with `experts` also those that its tokens take.
+enum class Answer : std::uint8_t { tokens, experts, last = experts };
+
 // One micro-batch; sent to all workers of a route, executed by each in the order of arrival.
 struct Step {
   std::uint64_t step = 0;
   std::uint64_t route = 0;  // index into the plan's routes
   BoundedList<StepSequence, max_message_sequences> sequences = {};
+  Answer answer = Answer::tokens;
   bool operator==(const Step&) const = default;
 };
 
@@ -261,6 +266,13 @@ struct SequenceScores {
   bool operator==(const SequenceScores&) const = default;
 };
 
+// The experts of a layer that the tokens of a step took, those of each token together.
+struct LayerExperts {
+  std::int64_t layer = 0;
+  BoundedList<std::int32_t, max_message_tokens> experts = {};
+  bool operator==(const LayerExperts&) const = default;
+};
+
 // Tokens and scores come from rank 0 of the route's last stage; the other workers report their times alone.
 struct StepResult {
   std::uint64_t step = 0;
@@ -269,6 +281,7 @@ struct StepResult {
   double stage_wait_s = 0;  // of that, for the other ranks of the stage
   BoundedList<SampledToken, max_message_sequences> tokens = {};
   BoundedList<SequenceScores, max_message_sequences> scores = {};  // of the sequences with targets
+  BoundedList<LayerExperts, max_message_layers> experts = {};      // of the stage's layers, where asked for
   bool operator==(const StepResult&) const = default;
 };
 

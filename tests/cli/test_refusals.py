@@ -203,6 +203,13 @@ def test_plan_allreduce(run, arguments, words):
         (["cluster", "probe", "--disk", "/", "--cluster", "examples/garage/cluster.toml"], "--disk measures one machine, and the cluster has 3", 2),
         (["cluster", "probe", "--disk", "/", "--workload", "examples/training/job.toml"], "--disk cannot be combined with --workload", 2),
         (["cluster", "probe", "--disk", "/", "--members", "a:1,b:1", "--rank", "0"], "--members cannot be combined with", 2),
+        (["cluster", "probe", "--routing", "--text", "README.md"], "--routing needs --model", 2),
+        (["cluster", "probe", "--routing", "--model", "data/models/tales"], "--routing needs --text", 2),
+        (["cluster", "probe", "--routing", "--model", "data/models/tales", "--text", "README.md"], "tales has no experts", 2),
+        (["cluster", "probe", "--routing", "--model", "tests/data/tales-mixture", "--text", "tests/cluster.txt"], "tests/cluster.txt: cannot be read", 2),
+        (["cluster", "probe", "--routing", "--model", "tests/data/tales-mixture", "--text", "dev", "--disk", "/"], "--routing cannot be combined with", 2),
+        (["cluster", "probe", "--routing", "--model", "tests/data/tales-mixture", "--text", "examples/garage/workload.toml"], "the text must have at least 256 tokens", 2),
+        (["cluster", "probe", "--text", "README.md"], "--text needs --routing", 2),
         (["cluster", "show"], "the cluster file is missing", 2),
     ],
 )

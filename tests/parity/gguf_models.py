@@ -8,7 +8,8 @@ RECORDED = ["q8_0", "q4_0", "q4_1", "q5_0", "q5_1", "q4_k", "q5_k", "q6_k"]  # w
 TYPES = RECORDED + ["mxfp4", "iq4_nl", "iq4_xs"]
 # Changes to the shape of 135 M parameters: rows of 576, of 1536, and of no whole number of blocks.
 ROWS_OF_MANY_LENGTHS = dict(num_hidden_layers=2, vocab_size=256, head_dim=36)
-ARCHITECTURES = {"llama": gguf.MODEL_ARCH.LLAMA, "mixtral": gguf.MODEL_ARCH.LLAMA, "qwen3": gguf.MODEL_ARCH.QWEN3,
+ARCHITECTURES = {"llama": gguf.MODEL_ARCH.LLAMA, "mistral": gguf.MODEL_ARCH.LLAMA, "mixtral": gguf.MODEL_ARCH.LLAMA,
+                 "qwen2": gguf.MODEL_ARCH.QWEN2, "qwen3": gguf.MODEL_ARCH.QWEN3,
                  "gpt_oss": gguf.MODEL_ARCH.GPT_OSS, "gemma3_text": gguf.MODEL_ARCH.GEMMA3,
                  "qwen3_moe": gguf.MODEL_ARCH.QWEN3MOE, "glm4_moe": gguf.MODEL_ARCH.GLM4_MOE, "minimax_m2": gguf.MODEL_ARCH.MINIMAXM2}
 
@@ -56,7 +57,7 @@ def dequantised(folder, file):
                 values = take(names.get_name(name.removesuffix(".weight")) + ".weight")
             if config.model_type == "gemma3_text" and name.endswith("norm.weight"):
                 values = values - 1
-            if config.model_type in ("llama", "mixtral") and (".q_proj." in name or ".k_proj." in name):
+            if config.model_type in ("llama", "mistral", "mixtral") and (".q_proj." in name or ".k_proj." in name):
                 values = halves(values, config.num_attention_heads if ".q_proj." in name else config.num_key_value_heads)
             parameter.copy_(values)
     assert not stored, f"tensors that the model lacks: {list(stored)}"

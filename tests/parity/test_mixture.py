@@ -2,6 +2,7 @@
 against what a plan's price counts."""
 
 import json
+import subprocess
 import sys
 
 import pytest
@@ -45,18 +46,100 @@ def test_its_logits_are_those_of_transformers(model, texts, tmp_path):
         assert expected.argmax(axis=1).tolist() == run["tokens"]
 
 
-@pytest.fixture(scope="module")
-def chosen(model, texts):
+def choose(model, texts):
     """[layers, texts, tokens, experts of each]."""
     config, layers = model.config, []
     hooks = [layer.mlp.gate.register_forward_hook(lambda gate, inputs, _: layers.append(
         (inputs[0].reshape(len(texts), -1, config.hidden_size) @ gate.weight.T).topk(config.num_experts_per_tok).indices))
         for layer in model.model.layers]
     with torch.no_grad():
-        model(torch.tensor(texts), use_cache=False)
+        model(texts, use_cache=False)
     for hook in hooks:
         hook.remove()
     return torch.stack(layers)
+
+
+@pytest.fixture(scope="module")
+def chosen(model, texts):
+    return choose(model, torch.tensor(texts))
+
+
+def run_motley(*words, cwd):
+    result = subprocess.run([engine.BUILD / "motley", *map(str, words)], cwd=cwd, capture_output=True, text=True, timeout=300)
+    assert result.returncode == 0, result.stderr
+    return result.stdout
+
+
+PROBED_TOKENS, PIECE = 4096, 512  # motley/probe/routing_probe.cpp
+
+
+def long_text(seed):
+    rng = talks.random.Random(seed)
+    tokenizer = AutoTokenizer.from_pretrained(FOLDER)
+    text = "".join(tokenizer.apply_chat_template(talks.messages(rng, (3, 6)), tokenize=False) for _ in range(60))
+    tokens = tokenizer(text, add_special_tokens=False)["input_ids"]
+    assert len(tokens) >= PROBED_TOKENS
+    return text, tokens[:PROBED_TOKENS]
+
+
+@pytest.fixture(scope="module")
+def profile(tmp_path_factory):
+    """What the probe makes of one text."""
+    folder = tmp_path_factory.mktemp("probe")
+    (folder / "text.txt").write_text(long_text("probed")[0])
+    run_motley("cluster", "probe", "--routing", "--model", FOLDER, "--text", "text.txt", "--weight-type", "fp32", "-o", "profile.json", cwd=folder)
+    return json.loads((folder / "profile.json").read_text())
+
+
+def counted(model, tokens):
+    """{(layer, size): (of tokens far apart, of neighbours)}: means over the whole text."""
+    pieces = torch.tensor(tokens).view(-1, PIECE)
+    chosen = choose(model, pieces).flatten(1, 2)
+    means = {}
+    for layer, of_tokens in enumerate(chosen):
+        for size in (1, 4, 16, 64):
+            apart, neighbours = of_tokens.view(size, -1, of_tokens.shape[-1]).transpose(0, 1), of_tokens.view(-1, size, of_tokens.shape[-1])
+            means[layer, size] = tuple(sum(len(group.unique()) for group in groups) / len(groups) for groups in (apart, neighbours))
+    return means
+
+
+def test_the_probe_counts_the_experts_that_transformers_takes(model, profile):
+    means = counted(model, long_text("probed")[1])
+    assert len(profile["routing"]) == len(means)
+    for count in profile["routing"]:
+        assert count["model"] == FOLDER.name
+        expected = means[count["layer"], count["tokens"]]
+        assert (count["distinct"], count["distinct_of_prompt"]) == pytest.approx(expected, rel=1e-3)
+
+
+def by_gamma(tokens, gamma, which):
+    independent, before = 1, 1
+    for part in gamma:
+        end = min(tokens, part["tokens"])
+        independent, before = independent * (end / before) ** part[which], end
+    config = json.loads((FOLDER / "config.json").read_text())
+    count = config["num_local_experts"]
+    return count * (1 - (1 - config["num_experts_per_tok"] / count) ** independent)
+
+
+@pytest.mark.parametrize("tokens", [1, 4, 16, 64])
+def test_probed_gamma_predicts_the_experts_of_another_text(model, profile, tokens):
+    means = counted(model, long_text("another")[1])
+    for i, which in enumerate(("sequences", "prompt")):
+        of_layers = [value[i] for (_, size), value in means.items() if size == tokens]
+        assert by_gamma(tokens, profile["gamma"], which) == pytest.approx(sum(of_layers) / len(of_layers), rel=0.05)
+
+
+def test_a_plan_carries_the_profile_and_reads_fewer_experts(profile, tmp_path):
+    (tmp_path / "profile.json").write_text(json.dumps(profile))
+    plan = "plan", "serve", "--cluster", engine.ROOT / "examples/clusters/desk.toml", "--model", FOLDER, "--weight-type", "fp32"
+    run_motley(*plan, "-o", "uncounted.json", cwd=tmp_path)
+    run_motley(*plan, "--profile", "profile.json", "-o", "counted.json", cwd=tmp_path)
+    counted_plan = json.loads((tmp_path / "counted.json").read_text())
+    assert counted_plan["profile"]["gamma"] == profile["gamma"]
+    run_motley("verify", "counted.json", cwd=tmp_path)
+    uncounted_plan = json.loads((tmp_path / "uncounted.json").read_text())
+    assert counted_plan["predicted"]["tokens_per_s"] > uncounted_plan["predicted"]["tokens_per_s"]
 
 
 def distinct(chosen):

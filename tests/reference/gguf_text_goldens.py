@@ -127,6 +127,7 @@ def rule_called(name):
 def own_codec(path):
     """motley's Python half on a file, by the keys that gguf-py reads."""
     module = types.ModuleType("codec")
+    module.METHODS, module.InputError = {}, Exception  # which text_processes.cpp has
     for source in ("codec_source", "gguf_source"):
         text = (ROOT / "motley" / "text" / f"{source}.cpp").read_text()
         exec(text.split('R"py(')[1].split(')py"')[0], module.__dict__)

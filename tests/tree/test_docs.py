@@ -23,6 +23,7 @@ ELSEWHERE = {
     r"motley group bench --ranks": "measures: tests/cli/test_group_bench.py",
     r"motley cluster probe --members|motley plan allreduce --cluster probed\.toml": "started on several machines: tests/network/test_probe_members.py",
     r"motley cluster probe --(cluster|disk)": "measures for a minute: tests/calibration/test_probe.py",
+    r"motley cluster probe --routing|motley plan serve .*--profile profile\.json": "runs a mixture over a text: tests/parity/test_mixture.py",
     r"bench/network/": "needs root: tests/network/test_networks.py",
     r"for rank in .*/average": "tests/examples/test_collectives.py",
     r"torchrun |export PYTHONPATH=": "tests/torch/test_torch.py",

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cstdlib>
 #include <future>
 
@@ -91,6 +92,36 @@ TEST_P(ExpertsStageTest, ARequestDoesNotDependOnItsCompany) {
     EXPECT_TRUE(logits_of(together, first_of_two)[1].equal(logits_of(alone, first)[0]));
     EXPECT_TRUE(logits_of(together, next_of_two)[0].equal(logits_of(alone, next)[0]));
   }
+}
+
+// Two of six for each token in each layer that has experts, the same alone and in company; other steps tell none.
+TEST_P(ExpertsStageTest, TellsTheExpertsThatAStepTook) {
+  StageModel model(spec_, folder_, nullptr, cpu_device());
+  const auto taken_by = [&](std::vector<StepSequence> sequences, Answer answer) {
+    model.forward({.step = 1, .sequences = std::move(sequences), .answer = answer}, {});
+    return model.experts_taken();
+  };
+  const std::vector<LayerExperts> alone = taken_by({rows(1, 0, 20, {3, 1, 2})}, Answer::experts);
+  std::vector<std::int64_t> layers;
+  for (std::int64_t layer = 0; layer < 3; ++layer)
+    if (spec_.arch.kind(layer).experts.count > 0) layers.push_back(layer);
+  ASSERT_EQ(alone.size(), layers.size());
+  const std::vector<LayerExperts> together = taken_by({rows(2, 0, 5, {4}), rows(1, 0, 20, {5, 6, 7})}, Answer::experts);
+  ASSERT_EQ(together.size(), layers.size());
+  for (std::size_t i = 0; i < layers.size(); ++i) {
+    EXPECT_EQ(alone[i].layer, layers[i]);
+    const std::vector<std::int32_t>& experts = alone[i].experts;
+    ASSERT_EQ(experts.size(), 20u * 2);
+    for (std::size_t token = 0; token < 20; ++token) {
+      EXPECT_NE(experts[2 * token], experts[2 * token + 1]);
+      for (const std::int32_t expert : {experts[2 * token], experts[2 * token + 1]})
+        EXPECT_TRUE(expert >= 0 && expert < 6);
+    }
+    const std::vector<std::int32_t>& of_both = together[i].experts;
+    ASSERT_EQ(of_both.size(), 25u * 2);
+    EXPECT_TRUE(std::equal(experts.begin(), experts.end(), of_both.begin() + 5 * 2));
+  }
+  EXPECT_TRUE(taken_by({rows(1, 0, 20, {3, 1, 2})}, Answer::tokens).empty());
 }
 
 TEST_P(ExpertsStageTest, SaysTheSameOnADeviceWithMemoryOfItsOwn) {

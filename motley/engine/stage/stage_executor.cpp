@@ -259,6 +259,7 @@ StepResult StageExecutor::execute(Step step) {
   const double stage_waited_before_s = stage_waited_s();
   const at::Tensor hidden = model_->forward(step, incoming, stop_);
   StepResult result{.step = step.step};
+  result.experts = model_->experts_taken();
   if (place.next == nullptr)
     use_logits(step, hidden, result);
   else if (rows_onwards > 0)

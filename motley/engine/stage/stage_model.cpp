@@ -91,6 +91,7 @@ struct StageModel::Impl {
   std::map<std::string, Tensor> staged;        // of the host: what goes to buffers of a device with memory of its own
   std::vector<RotaryFrequencies> frequencies;  // of the model's rotary rules
   std::int64_t kv_bytes = 0;
+  std::vector<LayerExperts> experts_taken;
 
   Impl(const StageSpec& spec, WorkerGroup* group, const ComputeDevice& device);
 
@@ -124,6 +125,7 @@ struct StageModel::Impl {
   void run_layer(std::int64_t layer, const BlockWeights& block, std::size_t number, const MicroBatch& batch,
                  Tensor hidden);
   void begin(const MicroBatch& batch, std::span<const std::int64_t> tokens, std::span<const std::int64_t> positions);
+  void note_experts(std::int64_t layer, std::int64_t tokens);
 };
 
 StageModel::Impl::Impl(const StageSpec& stage, WorkerGroup* group, const ComputeDevice& on)
@@ -319,6 +321,16 @@ void StageModel::Impl::run_layer(std::int64_t layer, const BlockWeights& block, 
   streamed_caches->end();
 }
 
+// Of the micro-batch that the layer has just run.
+void StageModel::Impl::note_experts(std::int64_t layer, std::int64_t tokens) {
+  if (spec.arch.kind(layer).experts.count == 0) return;
+  const Tensor chosen = block_buffers(layer, tokens).chosen.to(at::kCPU, at::kInt).contiguous();
+  if (experts_taken.empty() || experts_taken.back().layer != layer) experts_taken.push_back({layer, {}});
+  const auto* first = chosen.const_data_ptr<std::int32_t>();
+  std::vector<std::int32_t>& of_layer = experts_taken.back().experts;
+  of_layer.insert(of_layer.end(), first, first + chosen.numel());
+}
+
 StageModel::StageModel(const StageSpec& spec, const std::filesystem::path& model, WorkerGroup* group,
                        const ComputeDevice& device, const std::function<void(double)>& progress)
     : StageModel(spec, model, group, device, progress, nullptr, 1) {}
@@ -421,7 +433,9 @@ Tensor StageModel::forward(const Step& step, const Tensor& incoming, const std::
   };
   // Steps of one token per sequence differ in numbers on the device alone; sums over ranks pass through the host, and
   // blocks that stream are waited for.
-  const bool repeats = m.spec.degree == 1 && !m.spec.offload && std::ssize(sequences) == count;
+  const bool repeats =
+      m.spec.degree == 1 && !m.spec.offload && std::ssize(sequences) == count && step.answer == Answer::tokens;
+  m.experts_taken.clear();
   const auto run = [&] {
     for (const MicroBatch& batch : batches) {
       turn_to(batch);
@@ -434,6 +448,7 @@ Tensor StageModel::forward(const Step& step, const Tensor& incoming, const std::
       for (std::size_t i = 0; i < batches.size(); ++i) {
         turn_to(batches[i]);
         m.run_layer(layer, block, i, batches[i], batches[i].rows_of(hidden));
+        if (step.answer == Answer::experts) m.note_experts(layer, batches[i].count);
       }
     }
   };
@@ -443,6 +458,8 @@ Tensor StageModel::forward(const Step& step, const Tensor& incoming, const std::
     run();
   return hidden;
 }
+
+const std::vector<LayerExperts>& StageModel::experts_taken() const { return impl_->experts_taken; }
 
 Tensor StageModel::incoming_buffer() {
   MOTLEY_CHECK(!impl_->spec.embedding);

@@ -57,6 +57,9 @@ class StageModel {
   // it throws GroupBroken: the step's keys and values are then not all there.
   at::Tensor forward(const Step& step, const at::Tensor& incoming, const std::stop_token& stop = {});
 
+  // Of the latest step, where it asked for them.
+  const std::vector<LayerExperts>& experts_taken() const;
+
   // Where received rows are put: [max_tokens, hidden]. An inference tensor: operations on it need a c10::InferenceMode.
   at::Tensor incoming_buffer();
 

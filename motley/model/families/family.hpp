@@ -23,6 +23,10 @@ struct GgufKey {
 
 inline Value value_or_null(std::int64_t size) { return size > 0 ? Value(size) : Value(); }
 
+// How the answers of chat models set their thinking apart: between <think> and </think>, or as messages of harmony,
+// whose channels say what they are.
+enum class Reasoning : std::uint8_t { none, tags, harmony };
+
 // Control tokens that end a turn or a document, which llama.cpp takes for ends of sequences, too.
 inline constexpr std::array<std::string_view, 6> usual_end_texts = {"<|eot_id|>", "<|im_end|>",      "<|end|>",
                                                                     "<|eom_id|>", "<|end_of_text|>", "<|endoftext|>"};
@@ -36,7 +40,6 @@ struct GgufForm {
   // Where config.json says whether the attention's products have biases, and the FFN's. Empty: queries, keys and values
   // always have some and the output none; the FFN has none.
   std::string_view attention_bias, ffn_bias;
-  std::span<const std::string_view> end_texts = usual_end_texts;
   Activation activation = Activation::silu;
   std::int64_t full_period = 0;   // all layers but each one of this number have the window; 0: all have it
   bool whole_pairs = true;        // where the ramp of YaRN begins and ends, which no key says
@@ -59,6 +62,8 @@ struct Family {
   std::span<const PackedNames> packed = {};           // of tensors that safetensors files hold inside others
   // What `quant_method` may be in config.json: then the experts' matrices are of this type and all others bf16.
   std::optional<DType> quantised_experts = {};
+  std::span<const std::string_view> end_texts = usual_end_texts;  // of its chats
+  Reasoning reasoning = Reasoning::tags;                          // so for models that never think, too
 };
 
 }  // namespace motley

@@ -83,6 +83,8 @@ constexpr std::array<GgufKey, 2> gemma3_keys = {{
      [](const Architecture& arch) { return Value(arch.rotaries[1].theta); }},
 }};
 
+constexpr std::array<std::string_view, 2> gemma3_end_texts = {"<eos>", "<end_of_turn>"};
+
 constexpr std::array<TensorNames, 16> gemma3_tensors = {{
     {"embedding", "model.embed_tokens", "token_embd"},
     {"attention_norm", "model.layers.N.input_layernorm", "blk.N.attn_norm", false, {}, /*one_more=*/true},
@@ -127,6 +129,7 @@ constinit const Family gemma3_family = {
                      .full_period = gemma3_period,
                      .add_implied = add_implied_by_gemma3,
                      .has_no_key_for = no_gemma3_key_for},
+    .end_texts = gemma3_end_texts,
 };
 
 }  // namespace motley

@@ -83,11 +83,11 @@ constinit const Family glm4_moe_family = {
                      .keys = glm4_moe_keys,
                      .attention_bias = "attention_bias",
                      .ffn_bias = {},
-                     .end_texts = glm4_end_texts,
                      .rotates_part = true,
                      .output_bias = false,
                      .qk_norm = "use_qk_norm",
                      .has_no_key_for = glm4_moe_without_key},
+    .end_texts = glm4_end_texts,
 };
 
 }  // namespace motley

@@ -95,13 +95,14 @@ constinit const Family gpt_oss_family = {
                      .keys = gpt_oss_keys,
                      .attention_bias = "attention_bias",
                      .ffn_bias = "mlp_bias",
-                     .end_texts = gpt_oss_end_texts,
                      .activation = Activation(Activation::swiglu, usual_limit, usual_slope),
                      .full_period = gpt_oss_period,
                      // llama.cpp's ramp ends at whole pairs, but the models were not trained so.
                      .whole_pairs = false},
     .packed = gpt_oss_packed,
     .quantised_experts = DType::mxfp4,
+    .end_texts = gpt_oss_end_texts,
+    .reasoning = Reasoning::harmony,
 };
 
 }  // namespace motley

@@ -1,0 +1,94 @@
+"""Tokenizers of GGUF files give the tokens that the families' own give, over small vocabularies: by the classes of
+`transformers` where they spell out how a text is cut, otherwise by the rule of the published tokenizer.json."""
+
+import json
+import sys
+import unicodedata
+from pathlib import Path
+
+import pytest
+from tokenizers import Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers, trainers
+from transformers.models.gemma.tokenization_gemma import GemmaTokenizer
+from transformers.models.qwen2.tokenization_qwen2 import Qwen2Tokenizer
+from transformers.models.qwen3_5.tokenization_qwen3_5 import Qwen3_5Tokenizer
+
+ROOT = Path(__file__).resolve().parents[2]
+sys.path.insert(0, str(ROOT / "tests" / "reference"))
+import gguf_text_goldens as files  # noqa: E402
+from text_goldens import CORPUS  # noqa: E402
+
+GLM = (r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+"
+       r"|\s+(?!\S)|\s+")
+UPPER, LOWER, ENDINGS = r"[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]", r"[\p{Ll}\p{Lm}\p{Lo}\p{M}]", r"(?i:'s|'t|'re|'ve|'m|'ll|'d)?"
+O200K = "|".join([rf"[^\r\n\p{{L}}\p{{N}}]?{UPPER}*{LOWER}+{ENDINGS}", rf"[^\r\n\p{{L}}\p{{N}}]?{UPPER}+{LOWER}*{ENDINGS}",
+                  r"\p{N}{1,3}", r" ?[^\s\p{L}\p{N}]+[\r\n/]*", r"\s*[\r\n]+", r"\s+(?!\S)", r"\s+"])
+
+
+def by_bytes(pattern):
+    tokenizer = Tokenizer(models.BPE())
+    tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
+        [pre_tokenizers.Split(Regex(pattern), "isolated"), pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)])
+    tokenizer.decoder = decoders.ByteLevel()
+    return tokenizer
+
+
+RULES = {
+    "qwen2": lambda: Qwen2Tokenizer().backend_tokenizer,
+    "qwen35": lambda: Qwen3_5Tokenizer().backend_tokenizer,
+    "glm4": lambda: by_bytes(GLM),
+    "gpt-4o": lambda: by_bytes(O200K),
+    "minimax-m2": lambda: by_bytes(O200K),
+}
+
+
+def texts():
+    """As they are after NFC, which Qwen's tokenizers do before and files say nothing of."""
+    return {unicodedata.normalize("NFC", text) for text in files.texts()}
+
+
+@pytest.mark.parametrize("pre", RULES)
+def test_byte_pairs_are_cut_as_by_the_family(pre, tmp_path, monkeypatch):
+    tokenizer = RULES[pre]()
+    trainer = trainers.BpeTrainer(vocab_size=700, show_progress=False, initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
+                                  special_tokens=["<|endoftext|>", "<|user|>"])
+    tokenizer.train_from_iterator(CORPUS * 2, trainer)
+    tokenizer.save(str(tmp_path / "tokenizer.json"))
+    (tmp_path / "tokenizer_config.json").write_text(json.dumps({"eos_token": "<|endoftext|>"}))
+    monkeypatch.setattr(files, "OUT", tmp_path)
+    files.byte_pairs("model", tmp_path, pre)
+    own = files.own_codec(tmp_path / "model.gguf")
+    for text in texts():
+        assert own.encode(text, False) == tokenizer.encode(text, add_special_tokens=False).ids, text
+    cuts = {piece for text in texts() for piece, _ in tokenizer.pre_tokenizer.pre_tokenize_str(text)}
+    assert len(cuts) > 500
+
+
+def test_pieces_of_gemma(tmp_path, monkeypatch):
+    """No space in front, bytes for what the vocabulary lacks."""
+    trained = Tokenizer(models.BPE(byte_fallback=True, unk_token="<unk>", fuse_unk=True))
+    trained.normalizer = normalizers.Replace(" ", "▁")
+    special = ["<pad>", "<eos>", "<bos>", "<unk>", "<mask>"]
+    trained.train_from_iterator(CORPUS[:5], trainers.BpeTrainer(
+        vocab_size=640, show_progress=False, limit_alphabet=120,
+        special_tokens=[*special, *(f"<0x{byte:02X}>" for byte in range(256))]))
+    model = json.loads(trained.to_str())["model"]
+    tokenizer = GemmaTokenizer(vocab=model["vocab"], merges=[tuple(pair) for pair in model["merges"]])
+    kinds = {"<unk>": files.UNKNOWN, **{token: files.CONTROL for token in special if token != "<unk>"}}
+    ordered = sorted(model["vocab"], key=model["vocab"].get)
+    types = [kinds.get(token, files.BYTE if token.startswith("<0x") else files.NORMAL) for token in ordered]
+    monkeypatch.setattr(files, "OUT", tmp_path)
+    out = files.writer("gemma", "llama")
+    out.add_tokenizer_pre("default")
+    out.add_token_list(ordered)
+    out.add_token_scores([-float(place) for place in range(len(ordered))])
+    out.add_token_types(types)
+    for name, add in (("<bos>", out.add_bos_token_id), ("<eos>", out.add_eos_token_id), ("<unk>", out.add_unk_token_id),
+                      ("<pad>", out.add_pad_token_id)):
+        add(model["vocab"][name])
+    out.add_add_space_prefix(False)
+    files.close(out)
+    own = files.own_codec(tmp_path / "gemma.gguf")
+    for text in files.texts():
+        assert own.encode(text, False) == tokenizer.encode(text, add_special_tokens=False), text
+    assert own.encode("a", True)[0] == model["vocab"]["<bos>"]
+    assert own.decode(own.encode(" a  b", False), True) == " a  b"
