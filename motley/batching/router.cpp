@@ -85,6 +85,9 @@ Router::Router(const ServePlan& plan, const RouterOptions& options)
     for (const Hop& hop : hops[chain]) {
       const Stage& stage = plan.stage(hop.stage);
       limits[group].blocks = std::min(limits[group].blocks, stage.kv_tokens / plan.step.block_tokens);
+      if (stage.kv_sequences > 0)
+        limits[group].slots =
+            limits[group].slots > 0 ? std::min(limits[group].slots, stage.kv_sequences) : stage.kv_sequences;
       batches[group] = std::max(batches[group], stage.batches());
       if (stage.offload && stage.offload->kv.disk > 0)
         buffer_tokens[group] = std::min(buffer_tokens[group], kv_buffer_tokens(stage.kv_tokens, stage.batches()));

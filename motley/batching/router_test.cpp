@@ -76,6 +76,18 @@ TEST(Router, RoutesThatShareAStageShareAScheduler) {
   EXPECT_EQ(Router(roomy, {}).room(0, 900), 100) << "the model's context ends before the blocks do";
 }
 
+TEST(Router, TheStageWithTheFewestSlotsDecides) {
+  ServePlan plan = plan_of({320, 320, 320}, {{0, 1, 2}});
+  plan.stages[0].kv_sequences = 5;
+  plan.stages[2].kv_sequences = 3;
+  Router router(plan, {});
+  for (std::uint64_t id = 1; id <= 4; ++id) router.add(id, 0, 2, 3);
+  std::set<std::int32_t> slots;
+  while (const auto step = router.next())
+    for (const ScheduledSequence& part : step->sequences) slots.insert(part.slot);
+  EXPECT_EQ(slots, (std::set<std::int32_t>{0, 1, 2}));
+}
+
 TEST(Router, EachChainHasMicroBatchesOfItsOwn) {
   ServePlan plan = plan_of({320, 320}, {{0, 1}, {1}});
   EXPECT_EQ(Router(plan, {}).micro_batches(0), 3);

@@ -39,7 +39,8 @@ void BlockPool::give_back(std::int32_t id) {
 Scheduler::Scheduler(SchedulerLimits limits, StepRule rule)
     : Scheduler(limits, {Lane{rule ? std::move(rule) : fixed_steps({}, limits), limits.micro_batches}}) {}
 
-Scheduler::Scheduler(SchedulerLimits limits, std::vector<Lane> lanes) : limits_(limits), pool_(limits.blocks) {
+Scheduler::Scheduler(SchedulerLimits limits, std::vector<Lane> lanes)
+    : limits_(limits), pool_(limits.blocks), slots_(limits.slots) {
   MOTLEY_CHECK(limits_.block_tokens > 0 && limits_.max_tokens > 0 && limits_.max_sequences > 0);
   MOTLEY_CHECK(!lanes.empty() && limits_.max_queue >= 0);
   for (Lane& lane : lanes) {
@@ -88,11 +89,20 @@ Admission Scheduler::adopt(std::uint64_t id, std::int64_t known_tokens, std::int
   if (known_tokens > room || max_new_tokens > room - known_tokens) return Admission::never_fits;
   const bool inside = std::ranges::all_of(cached.blocks, [&](std::int32_t block) { return block < limits_.blocks; });
   if (!inside || std::ssize(cached.blocks) >= pool_.free_count()) return Admission::never_fits;
+  if (limits_.slots > 0 && (cached.slot >= limits_.slots || slots_.free_count() == 0)) return Admission::never_fits;
   pool_.take(cached.blocks);
   last_step_ = std::max(last_step_, cached.last_step);  // the steps to come are later ones
   Sequence& sequence = insert(id, lane, known_tokens, max_new_tokens, 0);
   sequence.blocks = cached.blocks;
   sequence.last_step = cached.last_step;
+  sequence.reached = std::max(cached.reached, cached.tokens);
+  if (limits_.slots > 0) {
+    sequence.slot = cached.slot;
+    if (cached.slot < 0)
+      sequence.slot = slots_.take();
+    else
+      slots_.take(std::vector{cached.slot});
+  }
   if (cached.lacking_stages == 0) {
     sequence.scheduled = cached.tokens;
   } else {
@@ -108,8 +118,11 @@ std::map<std::uint64_t, CachedTokens> Scheduler::cached() const {
   for (const LaneState& lane : lanes_)
     for (const Sequence* sequence : lane.running)
       if (!sequence->ended)
-        all[sequence->id] = {
-            .tokens = sequence->scheduled, .blocks = sequence->blocks, .last_step = sequence->last_step};
+        all[sequence->id] = {.tokens = sequence->scheduled,
+                             .blocks = sequence->blocks,
+                             .last_step = sequence->last_step,
+                             .slot = sequence->slot,
+                             .reached = sequence->reached};
   for (const auto& [id, step] : under_way_)
     for (const Part& part : step.parts)
       if (const auto found = all.find(part.sequence->id); found != all.end())
@@ -179,10 +192,10 @@ StepState Scheduler::state(const LaneState& lane) const {
   // As if all waiting sequences were as long as their mean, but the first as it is.
   const Sequence& first = **lane.waiting.begin();
   const std::int64_t running = std::ssize(lane.running), waiting = std::ssize(lane.waiting);
+  const auto [blocks, slots] = room_for_next(lane);
   // One more than the micro-batches under way have places for, or nothing would ever ask for more of them.
-  const std::int64_t left =
-      std::max<std::int64_t>(limits_.max_sequences * lane.micro_batches - running, running < places(lane) ? 1 : 0);
-  const std::int64_t blocks = blocks_for_next(lane);
+  const std::int64_t left = std::min(slots, std::max<std::int64_t>(limits_.max_sequences * lane.micro_batches - running,
+                                                                   running < places(lane) ? 1 : 0));
   const std::int64_t fit = blocks * limits_.block_tokens * waiting / std::max<std::int64_t>(1, lane.waiting_tokens);
   const std::int64_t fitting = std::clamp<std::int64_t>(fit, blocks_for(first.known + 1) <= blocks ? 1 : 0, waiting);
   const std::int64_t admitted = std::min(left, fitting);
@@ -194,14 +207,16 @@ StepState Scheduler::state(const LaneState& lane) const {
 
 // What is free for the first in the queue of this lane: less what the first ones of other lanes need, which have waited
 // for longer and have a place.
-std::int64_t Scheduler::blocks_for_next(const LaneState& lane) const {
-  std::int64_t blocks = pool_.free_count();
+Scheduler::Room Scheduler::room_for_next(const LaneState& lane) const {
+  Room room{pool_.free_count(), limits_.slots > 0 ? slots_.free_count() : std::numeric_limits<std::int64_t>::max()};
   for (const LaneState& other : lanes_) {
     if (&other == &lane || other.waiting.empty() || std::ssize(other.running) >= places(other)) continue;
     const Sequence* first = *other.waiting.begin();
-    if (QueueOrder()(first, *lane.waiting.begin())) blocks -= blocks_for(first->known + 1);
+    if (!QueueOrder()(first, *lane.waiting.begin())) continue;
+    room.blocks -= blocks_for(first->known + 1);
+    --room.slots;
   }
-  return std::max<std::int64_t>(0, blocks);
+  return {std::max<std::int64_t>(0, room.blocks), std::max<std::int64_t>(0, room.slots)};
 }
 
 // Those that wait longest for their turn go first. The micro-batches share the sequences, for one that took all of them
@@ -242,8 +257,10 @@ void Scheduler::admit(LaneState& lane, Draft& draft) {
   while (!lane.waiting.empty() && !draft.full() && std::ssize(lane.running) < places(lane)) {
     Sequence& sequence = **lane.waiting.begin();
     const std::int64_t blocks = blocks_for(sequence.known + 1);
-    if (blocks > blocks_for_next(lane)) return;
+    const Room room = room_for_next(lane);
+    if (blocks > room.blocks || room.slots == 0) return;
     for (std::int64_t i = 0; i < blocks; ++i) sequence.blocks.push_back(pool_.take());
+    if (limits_.slots > 0) sequence.slot = slots_.take();
     leave_queue(sequence);
     run(sequence);
     schedule(sequence, draft);
@@ -264,11 +281,13 @@ void Scheduler::schedule(Sequence& sequence, Draft& draft) {
                                   .blocks = {sequence.blocks.begin() + named, sequence.blocks.begin() + sequence.named},
                                   .samples = end == sequence.known,
                                   .stages = replays ? sequence.stages : 0,
-                                  .known_blocks = static_cast<std::int32_t>(named)});
+                                  .known_blocks = static_cast<std::int32_t>(named),
+                                  .slot = sequence.slot});
   draft.parts.push_back({&sequence, sequence.scheduled, end == sequence.known});
   draft.tokens -= count;
   --draft.sequences;
   sequence.scheduled = end;
+  sequence.reached = std::max(sequence.reached, end);
   if (replays && end == sequence.replayed) sequence.named = 0;  // later stages have not heard of it
   ++sequence.steps;
   sequence.last_step = draft.step.id;
@@ -336,12 +355,13 @@ void Scheduler::give_back(Sequence& sequence) {
   for (const std::int32_t block : std::views::reverse(sequence.blocks)) pool_.give_back(block);
   sequence.blocks.clear();
   sequence.named = 0;
+  if (sequence.slot >= 0) slots_.give_back(std::exchange(sequence.slot, -1));
   wake();
 }
 
 void Scheduler::preempt(Sequence& sequence) {
   give_back(sequence);
-  sequence.scheduled = sequence.replayed = 0;
+  sequence.scheduled = sequence.replayed = sequence.reached = 0;
   stop(sequence);
   wait(sequence);
   ++preemptions_;

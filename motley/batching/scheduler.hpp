@@ -4,10 +4,11 @@
 // A pipeline of several stages works only while several micro-batches are under way. The chunks of one prompt may be in
 // several of them: every stage computes steps in the order in which they were scheduled, so a chunk finds the keys and
 // values of those before it. A decode waits for the token before it. A step assigns tokens under one budget: decodes
-// first, then prompt chunks. Blocks are ids of KV blocks, the same in all stages.
+// first, then prompt chunks. Blocks are ids of KV blocks, the same in all stages. Where layers keep something of a
+// sequence that does not grow with it, a sequence has a slot for that while it runs, the same in all stages, too.
 //
-// Routes that share stages share the block table and the queue for its blocks, and nothing else: each is a lane, with
-// steps of its own.
+// Routes that share stages share the block table, the slots and the queue for both, and nothing else: each is a lane,
+// with steps of its own.
 #pragma once
 
 #include <cstddef>
@@ -22,7 +23,7 @@
 
 namespace motley {
 
-// Hands out KV block ids [0, count).
+// Hands out ids [0, count), of KV blocks or of slots.
 class BlockPool {
  public:
   explicit BlockPool(std::int64_t count);
@@ -51,6 +52,7 @@ struct ScheduledSequence {
   bool samples = false;              // these are the last known tokens: a new one comes out
   std::int32_t stages = 0;           // of the route, that they pass; 0: all
   std::int32_t known_blocks = 0;     // this many: with `blocks` they cover [0, position + count); 0: of an empty table
+  std::int32_t slot = -1;            // -1: sequences have none. Position 0 begins it again
   bool operator==(const ScheduledSequence&) const = default;
 };
 
@@ -62,12 +64,16 @@ struct ScheduledStep {
 
 // Keys and values that are there already: of tokens [0, tokens), in these blocks. But the first `lacking_stages` of the
 // route do not all have them: there the tokens are computed once more. 0: every stage has them. `last_step` is the one
-// that the sequence was in last: the lower, the longer it has waited for the next.
+// that the sequence was in last: the lower, the longer it has waited for the next. Some stages have computed
+// tokens up to `reached`, in steps that were lost or before others were lacking: they may have let go of what lies
+// behind the windows of these.
 struct CachedTokens {
   std::int64_t tokens = 0;
   std::vector<std::int32_t> blocks;
   std::int32_t lacking_stages = 0;
   std::uint64_t last_step = 0;
+  std::int32_t slot = -1;
+  std::int64_t reached = 0;
   bool operator==(const CachedTokens&) const = default;
 };
 
@@ -86,9 +92,9 @@ struct SchedulerCounts {
 // `steps_per_priority` steps before it, so that the urgent go first and none waits forever. The first in the queue
 //  is never preempted, hence always ends.
 //
-// A running sequence holds blocks for all its known tokens and the next one; it takes further blocks as it grows. Where
-// none is free, the last in the queue that is not under way gives its blocks back and is recomputed later: its
-// position restarts at 0 and its steps then carry the tokens it has generated, too.
+// A running sequence holds a slot, and blocks for all its known tokens and the next one; it takes further blocks as it
+// grows. Where none is free, the last in the queue that is not under way gives slot and blocks back and is recomputed
+// later: its position restarts at 0 and its steps then carry the tokens it has generated, too.
 class Scheduler {
  public:
   static constexpr std::int64_t steps_per_priority = 64;
@@ -104,9 +110,9 @@ class Scheduler {
   // than the prompt has. never_fits: prompt + output exceed all blocks.
   Admission add(std::uint64_t id, std::int64_t prompt_tokens, std::int64_t max_new_tokens, std::int64_t priority = 0,
                 std::int64_t cached_tokens = 0, QueueLimit queue_limit = QueueLimit::applies, std::size_t lane = 0);
-  // A sequence of another scheduler whose `cached` tokens, fewer than are known and at least one, stay in their blocks,
-  // and which runs at once; ends as never_fits where they do not. Those that have waited longest go first. Before any
-  // step.
+  // A sequence of another scheduler whose `cached` tokens, fewer than are known and at least one, stay in their blocks
+  // and slot, and which runs at once; ends as never_fits where they do not. Those that have waited longest go first.
+  // Before any step.
   Admission adopt(std::uint64_t id, std::int64_t known_tokens, std::int64_t max_new_tokens, const CachedTokens& cached,
                   std::size_t lane = 0);
   // What is there of the running sequences, if every step under way is lost.
@@ -136,10 +142,12 @@ class Scheduler {
     std::int64_t scheduled = 0;  // tokens in the KV cache, or on their way there
     std::int64_t replayed = 0;   // this many, the first, pass only
     std::int32_t stages = 0;     // this many stages
+    std::int64_t reached = 0;    // tokens that some stage may have computed
     std::vector<std::int32_t> blocks;
     std::int64_t named = 0;  // of the blocks, in steps that passed the same stages
     std::uint64_t last_step = 0;
     std::int64_t steps = 0;  // under way with tokens of it
+    std::int32_t slot = -1;
     bool running = false;
     bool ended = false;  // goes when the last of its steps is done
     std::int64_t pending() const { return known - scheduled; }
@@ -181,7 +189,10 @@ class Scheduler {
   std::optional<ScheduledStep> next(LaneState& lane);
   StepState state(const LaneState& lane) const;
   std::int64_t places(const LaneState& lane) const { return limits_.max_sequences * lane.given.micro_batches; }
-  std::int64_t blocks_for_next(const LaneState& lane) const;
+  struct Room {
+    std::int64_t blocks = 0, slots = 0;
+  };
+  Room room_for_next(const LaneState& lane) const;
   void add_decodes(LaneState& lane, Draft& draft);
   void add_prompts(LaneState& lane, Draft& draft, std::int64_t chunks_under_way);
   void admit(LaneState& lane, Draft& draft);
@@ -195,14 +206,14 @@ class Scheduler {
   bool reserve_for_decode(Sequence& sequence);
   Sequence& last_to_preempt() const;
   void wake();
-  void give_back(Sequence& sequence);  // its blocks
+  void give_back(Sequence& sequence);  // its blocks and slot
   void preempt(Sequence& sequence);
   void end(Sequence& sequence);
   void release(Sequence& sequence);
   std::int64_t blocks_for(std::int64_t tokens) const;
 
   SchedulerLimits limits_;
-  BlockPool pool_;
+  BlockPool pool_, slots_;
   std::vector<LaneState> lanes_;
   std::size_t next_lane_ = 0;                              // whose turn it is
   std::unordered_map<std::uint64_t, Sequence> sequences_;  // by id

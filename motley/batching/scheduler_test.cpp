@@ -301,6 +301,65 @@ TEST(Scheduler, CancelFreesNowOrWhenTheStepCompletes) {
   scheduler.cancel(99);
 }
 
+// ---- slots ----
+
+TEST(SchedulerSlots, ARunningSequenceHasOneUntilItEnds) {
+  Scheduler scheduler({.blocks = 64, .block_tokens = 4, .max_sequences = 8, .slots = 2});
+  for (const std::uint64_t id : {1, 2, 3}) scheduler.add(id, 4, 9);
+  const auto first = scheduler.next();
+  EXPECT_EQ(ids(*first), (std::vector<std::uint64_t>{1, 2})) << "no slot for the third";
+  EXPECT_EQ(first->sequences[0].slot, 0);
+  EXPECT_EQ(first->sequences[1].slot, 1);
+  scheduler.complete(first->id, {1});
+  const auto second = scheduler.next();
+  EXPECT_EQ(ids(*second), (std::vector<std::uint64_t>{2, 3}));
+  EXPECT_EQ(second->sequences[0].slot, 1);
+  EXPECT_EQ(second->sequences[1].slot, 0);
+}
+
+TEST(SchedulerSlots, APreemptedSequenceGivesItBack) {
+  Scheduler scheduler({.blocks = 3, .block_tokens = 4, .slots = 2});
+  scheduler.add(1, 3, 8);
+  scheduler.add(2, 4, 8);
+  scheduler.complete(scheduler.next()->id, {});
+  scheduler.complete(scheduler.next()->id, {});  // the first one's fifth token takes the block of the other
+  const auto alone = scheduler.next();
+  EXPECT_EQ(ids(*alone), std::vector<std::uint64_t>{1});
+  EXPECT_EQ(alone->sequences[0].slot, 0);
+  scheduler.complete(alone->id, {1});
+  const auto again = scheduler.next();
+  ASSERT_EQ(ids(*again), std::vector<std::uint64_t>{2});
+  EXPECT_EQ(again->sequences[0].position, 0);
+  EXPECT_EQ(again->sequences[0].slot, 0);
+}
+
+TEST(SchedulerSlots, AnAdoptedSequenceStaysInItsOwn) {
+  Scheduler scheduler({.blocks = 8, .block_tokens = 4, .slots = 3});
+  EXPECT_EQ(scheduler.adopt(1, 4, 9, {.tokens = 3, .blocks = {0}, .slot = 3}), Admission::never_fits);
+  EXPECT_EQ(scheduler.adopt(1, 4, 9, {.tokens = 3, .blocks = {0}, .slot = 1}), Admission::accepted);
+  EXPECT_EQ(scheduler.adopt(2, 4, 9, {.tokens = 3, .blocks = {1}}), Admission::accepted) << "it had none";
+  scheduler.add(3, 1, 1);
+  const auto step = scheduler.next();
+  ASSERT_EQ(ids(*step), (std::vector<std::uint64_t>{1, 2, 3}));
+  EXPECT_EQ(step->sequences[0].slot, 1);
+  EXPECT_EQ(step->sequences[1].slot, 0);
+  EXPECT_EQ(step->sequences[2].slot, 2);
+  EXPECT_EQ(scheduler.cached().at(1).slot, 1);
+}
+
+TEST(SchedulerSlots, TheFirstOfAnotherLaneHasWaitedForLonger) {
+  const SchedulerLimits limits{.blocks = 64, .block_tokens = 4, .max_sequences = 1, .slots = 1};
+  const auto lane = [&] { return Lane{fixed_steps({}, limits), 1}; };
+  Scheduler scheduler(limits, {lane(), lane()});
+  const auto add = [&](std::uint64_t id, std::size_t to) { scheduler.add(id, 4, 9, 0, 0, QueueLimit::applies, to); };
+  add(1, 0);
+  const auto first = scheduler.next();
+  add(2, 1);
+  add(3, 0);
+  scheduler.complete(first->id, {1});
+  EXPECT_EQ(ids(*scheduler.next()), std::vector<std::uint64_t>{2});
+}
+
 // ---- sequences of another scheduler ----
 
 TEST(Scheduler, TellsWhatIsThereIfTheStepsUnderWayAreLost) {
@@ -312,11 +371,13 @@ TEST(Scheduler, TellsWhatIsThereIfTheStepsUnderWayAreLost) {
   const auto second = scheduler.next();
   scheduler.complete(first->id, {});
   const std::vector<std::int32_t> blocks{0, 1};
-  EXPECT_EQ(scheduler.cached(),
-            (std::map<std::uint64_t, CachedTokens>{{7, {.tokens = 4, .blocks = blocks, .last_step = 2}}}));
+  EXPECT_EQ(
+      scheduler.cached(),
+      (std::map<std::uint64_t, CachedTokens>{{7, {.tokens = 4, .blocks = blocks, .last_step = 2, .reached = 6}}}));
   scheduler.complete(second->id, {});
-  EXPECT_EQ(scheduler.cached(),
-            (std::map<std::uint64_t, CachedTokens>{{7, {.tokens = 6, .blocks = blocks, .last_step = 2}}}));
+  EXPECT_EQ(
+      scheduler.cached(),
+      (std::map<std::uint64_t, CachedTokens>{{7, {.tokens = 6, .blocks = blocks, .last_step = 2, .reached = 6}}}));
 }
 
 TEST(Scheduler, AnAdoptedSequenceGoesOnInItsBlocks) {
@@ -537,6 +598,7 @@ class FakeExecutor {
     std::int64_t steps = 0;      // under way
     bool begun = false;
     std::vector<std::int32_t> blocks = {};
+    std::int32_t slot = -1;
     std::int64_t latest_end = 0;  // in completed steps
   };
 
@@ -615,7 +677,10 @@ class FakeExecutor {
     const std::int64_t known = request.prompt + request.generated;
     ASSERT_LE(part.position + part.count, known);
     ASSERT_EQ(part.samples, part.position + part.count == known);
-    if (part.position == 0) request.blocks.clear();
+    if (part.position == 0) request.blocks.clear(), request.slot = part.slot;
+    ASSERT_EQ(part.slot, request.slot);
+    ASSERT_EQ(part.slot >= 0, limits_.slots > 0);
+    ASSERT_LT(part.slot, std::max<std::int64_t>(1, limits_.slots));
     ASSERT_EQ(part.known_blocks, std::ssize(request.blocks)) << "blocks named twice, or not at all";
     request.blocks.insert(request.blocks.end(), part.blocks.begin(), part.blocks.end());
     ASSERT_EQ(std::ssize(request.blocks),
@@ -629,10 +694,11 @@ class FakeExecutor {
   }
 
   void check_blocks_disjoint() {
-    std::map<std::int32_t, std::uint64_t> holder;
+    std::map<std::int32_t, std::uint64_t> holder, slots;
     for (const auto& requests : {live_, cancelled_})
       for (const auto& [id, request] : requests) {
         if (request.steps == 0) continue;
+        ASSERT_TRUE(request.slot < 0 || slots.emplace(request.slot, id).second) << "a slot is held twice";
         for (const std::int32_t block : request.blocks) {
           ASSERT_TRUE(block >= 0 && block < limits_.blocks);
           ASSERT_TRUE(holder.emplace(block, id).second) << "block " << block << " is held twice";
@@ -701,6 +767,13 @@ TEST(SchedulerProperty, RandomEventsKeepAllPromises) {
   const std::vector<SchedulerLimits> all_limits = {
       {.blocks = 64, .block_tokens = 16, .max_tokens = 64, .max_sequences = 8, .micro_batches = 3, .max_queue = 50},
       {.blocks = 12, .block_tokens = 4, .max_tokens = 16, .max_sequences = 4, .micro_batches = 4, .max_queue = 20},
+      {.blocks = 18,
+       .block_tokens = 4,
+       .max_tokens = 16,
+       .max_sequences = 4,
+       .micro_batches = 4,
+       .max_queue = 20,
+       .slots = 5},
       {.blocks = 30, .block_tokens = 3, .max_tokens = 5, .max_sequences = 9, .micro_batches = 2, .max_queue = 20},
       {.blocks = 65, .block_tokens = 1, .max_tokens = 7, .max_sequences = 3, .micro_batches = 5, .max_queue = 10},
       {.blocks = 20, .block_tokens = 4, .max_tokens = 512, .max_sequences = 32, .micro_batches = 1, .max_queue = 256}};

@@ -24,6 +24,7 @@ struct SchedulerLimits {
   std::int64_t max_sequences = 32;  // of one micro-batch
   std::int64_t micro_batches = 1;   // under way at once
   std::int64_t max_queue = 256;     // waiting requests; more are refused
+  std::int64_t slots = 0;           // of the route: the smallest stage's; 0: sequences need none
 };
 
 // What there is to do.

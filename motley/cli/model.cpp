@@ -19,7 +19,7 @@ struct MemoryOptions {
   int degree = 1;
   std::vector<double> shares;
   std::string weight_type, kv_type;
-  std::int64_t kv_tokens = 4096;
+  CacheRoom caches = {.tokens = 4096};
   StepLimits step;
   Output output;
 };
@@ -57,13 +57,12 @@ int memory(const MemoryOptions& options) {
       throw input_error(fmt::format("--shares must sum to 1, found {:.6g}", sum),
                         "give one fraction per rank, as in --shares 0.5,0.25,0.25");
   }
-  const std::vector<RankBytes> ranks =
-      rank_bytes(model.arch, with_ends(model.arch, layers), options.degree, options.shares, weight_type, kv_type,
-                 options.kv_tokens, options.step);
+  const std::vector<RankBytes> ranks = rank_bytes(model.arch, with_ends(model.arch, layers), options.degree,
+                                                  options.shares, weight_type, kv_type, options.caches, options.step);
   emit(options.output, rank_bytes_json(ranks),
        fmt::format("{}: layers {}-{} on {} device{}, {} weights, room for {} tokens of {} keys and values\n{}",
                    printable(model.name), layers.first, layers.end - 1, options.degree, options.degree == 1 ? "" : "s",
-                   name_of(weight_type), options.kv_tokens, name_of(kv_type), rank_bytes_report(ranks)));
+                   name_of(weight_type), options.caches.tokens, name_of(kv_type), rank_bytes_report(ranks)));
   return 0;
 }
 
@@ -113,8 +112,12 @@ void add_model(CLI::App& parent, Action& action) {
   memory_verb->add_option("--weight-type", options->weight_type,
                           "Weights: fp32, bf16, fp16, int8, q8_0 to iq4_xs, or file (default: the model's)");
   memory_verb->add_option("--kv-type", options->kv_type, "Type of keys and values (default: the weight type)");
-  memory_verb->add_option("--kv-tokens", options->kv_tokens, "Tokens that the KV cache holds (default 4096)")
+  memory_verb->add_option("--kv-tokens", options->caches.tokens, "Tokens that the KV cache holds (default 4096)")
       ->check(CLI::NonNegativeNumber);
+  memory_verb
+      ->add_option("--kv-sequences", options->caches.sequences,
+                   "Sequences at once, of which layers with a window keep that alone (default 0: they keep all)")
+      ->check(CLI::Range(0, 1 << 20));
   memory_verb->add_option("--max-tokens", options->step.max_tokens, "Most tokens in one step (default 512)")
       ->check(CLI::Range(1, 1 << 20));
   memory_verb->add_option("--max-sequences", options->step.max_sequences, "Most sequences in one step (default 32)")

@@ -68,6 +68,11 @@ Schema<Stage> schema_of(Bound<Stage>) {
       .field("head", &S::head, "Holds the final norm and the LM head: the last stage of a route. Default: false.",
              written)
       .field("kv_tokens", &S::kv_tokens, "Size of the KV cache: tokens per layer.", {.required = true})
+      .field(
+          "kv_sequences", &S::kv_sequences,
+          "Sequences at once, of each of which layers with a window keep no more than that, where this takes less than "
+          "`kv_tokens`. Default: any number, and all layers keep all tokens.",
+          {.min = 0, .max = 1 << 20})
       .field("weight_type", &S::weight_type, "Type of the weights. Default: `bf16`.", written)
       .field("kv_type", &S::kv_type,
              "Type of keys and values: `fp32`, `bf16`, `fp16`, or `q8_0` where head_dim is a multiple of 32. Default: "

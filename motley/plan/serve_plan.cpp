@@ -59,8 +59,7 @@ std::vector<DeviceMemory> stage_memory(const ServePlan& plan, const Stage& stage
       bytes.disk.limit = tiers.disk ? tiers.disk->capacity_bytes : 0;
     } else {
       bytes.device = {.weights = weight_bytes(arch, part, shards[rank], stage.weight_type),
-                      .kv = kv_cache_bytes(arch, stage.layers.size(), shards[rank], stage.kv_type, stage.kv_tokens,
-                                           plan.step.block_tokens),
+                      .kv = cache_bytes(arch, stage.layers, shards[rank], stage.kv_type, cache_room(stage), plan.step),
                       .activations = activation_bytes(arch, part, shards[rank], stage.weight_type, plan.step)};
     }
     bytes.device.standby = standby_bytes(arch, stage, shards[rank]);
@@ -69,6 +68,34 @@ std::vector<DeviceMemory> stage_memory(const ServePlan& plan, const Stage& stage
     memory.push_back(bytes);
   }
   return memory;
+}
+
+CacheRoom cache_room(const Stage& stage) { return {stage.kv_tokens, stage.offload ? 0 : stage.kv_sequences}; }
+
+std::int64_t tokens_in(const ServePlan& plan, const Stage& stage, std::size_t rank, std::int64_t bytes,
+                       std::int64_t most) {
+  const Architecture& arch = plan.model.arch;
+  const Shard shard =
+      make_shards(arch, static_cast<int>(stage.devices.size()), stage.shares, stage.weight_type).at(rank);
+  CacheRoom room = cache_room(stage);
+  std::int64_t fits = 0, too_many = most / plan.step.block_tokens + 1;  // blocks
+  while (too_many - fits > 1) {
+    const std::int64_t middle = fits + (too_many - fits) / 2;
+    room.tokens = middle * plan.step.block_tokens;
+    (cache_bytes(arch, stage.layers, shard, stage.kv_type, room, plan.step) <= bytes ? fits : too_many) = middle;
+  }
+  return fits * plan.step.block_tokens;
+}
+
+std::vector<SlotWindow> slot_windows(const ServePlan& plan) {
+  std::vector<SlotWindow> windows;
+  for (const Stage& stage : plan.stages)
+    for (std::int64_t layer = stage.layers.first; layer < stage.layers.end; ++layer) {
+      const LayerKind& kind = plan.model.arch.kind(layer);
+      const SlotWindow of{kind.window, slot_blocks(kind, cache_room(stage), plan.step)};
+      if (of.blocks > 0 && std::ranges::find(windows, of) == windows.end()) windows.push_back(of);
+    }
+  return windows;
 }
 
 std::vector<LayerRange> held_layers(const Stage& stage, const LayerRange& layers) {

@@ -14,6 +14,7 @@
 #include "motley/base/binding.hpp"
 #include "motley/cluster/cluster.hpp"
 #include "motley/cluster/profile.hpp"
+#include "motley/model/caches.hpp"
 #include "motley/model/model.hpp"
 #include "motley/model/offload.hpp"
 #include "motley/plan/shared.hpp"
@@ -40,7 +41,8 @@ struct Stage {
   std::vector<double> shares;        // fractions that sum to 1; empty: equal
   bool embedding = false;
   bool head = false;
-  std::int64_t kv_tokens = 0;  // room in the KV cache, tokens per layer
+  std::int64_t kv_tokens = 0;     // room in the KV cache, tokens per layer
+  std::int64_t kv_sequences = 0;  // that have a slot there; 0: none has
   DType weight_type = DType::bf16;
   DType kv_type = DType::bf16;
   std::optional<Offload> offload = {};  // none: all in the devices' own memory
@@ -120,6 +122,19 @@ struct ServePlan {
   bool operator==(const ServePlan&) const = default;
 };
 Schema<ServePlan> schema_of(Bound<ServePlan>);
+
+// Layers that stay in the device's memory: those of a stage that offloads are held whole, windows or not.
+CacheRoom cache_room(const Stage& stage);
+// The most tokens, in whole blocks and no more than `most`, of which a rank of such a stage keeps at most this
+// many bytes.
+std::int64_t tokens_in(const ServePlan& plan, const Stage& stage, std::size_t rank, std::int64_t bytes,
+                       std::int64_t most);
+// Windows of layers that keep these alone, with the blocks of each slot, every pair once.
+struct SlotWindow {
+  std::int64_t window = 0, blocks = 0;
+  bool operator==(const SlotWindow&) const = default;
+};
+std::vector<SlotWindow> slot_windows(const ServePlan& plan);
 
 // Those of these layers that the stage holds, standby weights included.
 std::vector<LayerRange> held_layers(const Stage& stage, const LayerRange& layers);

@@ -57,6 +57,7 @@ std::string stages_table(const ServePlan& plan, const Route& route) {
     for (const StandbyWeights& standby : stage.standby_weights)
       extras.push_back(fmt::format("copies of {}-{}", standby.layers.first, standby.layers.end - 1));
     if (stage.offload) extras.push_back(streaming_text(stage));
+    if (stage.kv_sequences > 0) extras.push_back(fmt::format("at most {} sequences", stage.kv_sequences));
     if (hop.activation_type) extras.push_back(fmt::format("sends {}", name_of(*hop.activation_type)));
     table.add({stage.id, fmt::format("{}-{}", hop.layers.first, hop.layers.end - 1),
                fmt::format("{}", hop.layers.size()), fmt::format("{}", stage.devices.size()),

@@ -12,12 +12,12 @@ namespace motley {
 
 std::vector<RankBytes> rank_bytes(const Architecture& arch, const ModelPart& part, int degree,
                                   const std::vector<double>& shares, DType weight_type, DType kv_type,
-                                  std::int64_t kv_tokens, const StepLimits& step) {
+                                  const CacheRoom& caches, const StepLimits& step) {
   std::vector<RankBytes> ranks;
   for (const Shard& shard : make_shards(arch, degree, shares, weight_type))
     ranks.push_back({.shard = shard,
                      .weights = weight_bytes(arch, part, shard, weight_type),
-                     .kv = kv_cache_bytes(arch, part.layers.size(), shard, kv_type, kv_tokens, step.block_tokens),
+                     .kv = cache_bytes(arch, part.layers, shard, kv_type, caches, step),
                      .activations = activation_bytes(arch, part, shard, weight_type, step)});
   return ranks;
 }

@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "motley/base/value.hpp"
-#include "motley/model/model.hpp"
+#include "motley/model/caches.hpp"
 
 namespace motley {
 
@@ -17,7 +17,7 @@ struct RankBytes {
 
 std::vector<RankBytes> rank_bytes(const Architecture& arch, const ModelPart& part, int degree,
                                   const std::vector<double>& shares, DType weight_type, DType kv_type,
-                                  std::int64_t kv_tokens, const StepLimits& step);
+                                  const CacheRoom& caches, const StepLimits& step);
 
 std::string rank_bytes_report(const std::vector<RankBytes>& ranks);
 Value rank_bytes_json(const std::vector<RankBytes>& ranks);

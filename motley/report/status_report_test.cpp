@@ -61,7 +61,7 @@ TEST(LossesReport, IsEmptyWithoutLosses) { EXPECT_EQ(losses_report(Value::array(
 TEST(RankBytes, AreThoseOfTheModelsArithmetic) {
   const Architecture arch = read_model(MOTLEY_SOURCE_DIR "/data/models/tales").arch;
   const ModelPart whole = whole_model(arch);
-  const auto ranks = rank_bytes(arch, whole, 2, {}, DType::bf16, DType::bf16, 1024, {});
+  const auto ranks = rank_bytes(arch, whole, 2, {}, DType::bf16, DType::bf16, {1024}, {});
   ASSERT_EQ(ranks.size(), 2u);
   EXPECT_EQ(ranks[0].weights, weight_bytes(arch, whole, ranks[0].shard, DType::bf16));
   EXPECT_EQ(rank_bytes_json(ranks).find("ranks")->as_array().size(), 2u);

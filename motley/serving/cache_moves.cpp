@@ -35,6 +35,10 @@ std::vector<CacheMove> cache_moves(const ServePlan& before, const ServePlan& aft
   const auto place = [&](const std::string& device) {
     return static_cast<std::int32_t>(std::ranges::find(devices, device) - devices.begin());
   };
+  const auto same_blocks = [&](const Stage& a, const Stage& b, std::int64_t layer) {
+    const LayerKind& kind = after.model.arch.kind(layer);
+    return slot_blocks(kind, cache_room(a), before.step) == slot_blocks(kind, cache_room(b), after.step);
+  };
   std::vector<CacheMove> moves;
   for (const Hop& hop : after.routes[0].path) {
     const Stage& stage = after.stage(hop.stage);
@@ -42,8 +46,8 @@ std::vector<CacheMove> cache_moves(const ServePlan& before, const ServePlan& aft
     for (std::int64_t layer = stage.layers.first; layer < stage.layers.end; ++layer) {
       const Stage* old = stage_with(before, layer);
       for (std::size_t rank = 0; rank < stage.devices.size(); ++rank) {
-        const bool is_there = old != nullptr && same_heads(*old, stage) && !lost.contains(old->devices[rank]) &&
-                              std::ranges::count(devices, old->devices[rank]) > 0;
+        const bool is_there = old != nullptr && same_heads(*old, stage) && same_blocks(*old, stage, layer) &&
+                              !lost.contains(old->devices[rank]) && std::ranges::count(devices, old->devices[rank]) > 0;
         whole = whole && is_there;
         if (is_there && old->devices[rank] != stage.devices[rank])
           moves.push_back({layer, place(old->devices[rank]), place(stage.devices[rank])});
@@ -54,11 +58,13 @@ std::vector<CacheMove> cache_moves(const ServePlan& before, const ServePlan& aft
   return moves;
 }
 
-double seconds_of(const std::vector<CacheMove>& moves, std::int64_t blocks, const ServePlan& after) {
+double seconds_of(const CacheHandover& handover, const ServePlan& after) {
   const std::vector<std::string> devices = worker_devices(after);
   std::map<std::pair<std::int32_t, std::int32_t>, double> bytes;
-  for (const CacheMove& move : moves) {
+  for (const CacheMove& move : handover.moves) {
     const Stage& stage = *stage_with(after, move.layer);
+    const std::int64_t of_slot = slot_blocks(after.model.arch.kind(move.layer), cache_room(stage), after.step);
+    const std::int64_t blocks = of_slot > 0 ? std::ssize(handover.slots) * of_slot : std::ssize(handover.blocks);
     const auto tokens = static_cast<double>(blocks * after.step.block_tokens);
     bytes[{move.from, move.to}] += tokens * static_cast<double>(kv_bytes_per_token(after.model.arch, stage.kv_type)) /
                                    static_cast<double>(stage.devices.size());

@@ -15,7 +15,7 @@ namespace motley {
 // over: the tokens are computed again up to there. A worker that hands over is in both plans, and not among `lost`.
 std::vector<CacheMove> cache_moves(const ServePlan& before, const ServePlan& after, const std::set<std::string>& lost);
 
-// How long it takes on the busiest link, where each move is of this many blocks.
-double seconds_of(const std::vector<CacheMove>& moves, std::int64_t blocks, const ServePlan& after);
+// How long it takes on the busiest link.
+double seconds_of(const CacheHandover& handover, const ServePlan& after);
 
 }  // namespace motley

@@ -78,9 +78,12 @@ TEST(CacheMoves, TakeAsLongAsTheBusiestLink) {
       3.0 * static_cast<double>(after.step.block_tokens * kv_bytes_per_token(arch, after.stages[0].kv_type));
   const Cluster& cluster = after.cluster;
   const PathSpeed up = cluster.link(cluster.find_device("box/0"), cluster.find_device("box/1"));
-  EXPECT_DOUBLE_EQ(seconds_of({{1, 0, 1}}, 3, after), up.seconds(layer_bytes));
-  EXPECT_DOUBLE_EQ(seconds_of({{1, 0, 1}, {2, 0, 1}, {3, 1, 0}}, 3, after), up.seconds(2 * layer_bytes));
-  EXPECT_EQ(seconds_of({}, 3, after), 0);
+  const auto seconds = [&](std::vector<CacheMove> moves) {
+    return seconds_of(CacheHandover{.moves = std::move(moves), .blocks = {4, 5, 9}}, after);
+  };
+  EXPECT_DOUBLE_EQ(seconds({{1, 0, 1}}), up.seconds(layer_bytes));
+  EXPECT_DOUBLE_EQ(seconds({{1, 0, 1}, {2, 0, 1}, {3, 1, 0}}), up.seconds(2 * layer_bytes));
+  EXPECT_EQ(seconds({}), 0);
 }
 
 }  // namespace

@@ -123,14 +123,14 @@ CacheHandover Dispatcher::change_plan(std::shared_ptr<const ServePlan> plan, std
 }
 
 CacheHandover Dispatcher::handover(const ServePlan& before, const std::set<std::string>& lost) const {
-  CacheHandover handover{cache_moves(before, *plan_, lost), kept_.blocks(*plan_)};
+  CacheHandover handover{cache_moves(before, *plan_, lost), kept_.blocks(*plan_), kept_.slots(*plan_)};
   if (handover.moves.empty() || handover.blocks.empty()) return {};
   const auto full_step = static_cast<double>(plan_->step.max_tokens);
   const double steps = std::ceil(static_cast<double>(kept_.tokens()) / full_step);
   double again_s = 0;
   for (const PipelineTime::Visit& visit : router_.times(0).believed().visits)
     again_s += steps * visit.time.seconds({.tokens = full_step, .context = full_step / 2});
-  const double moving_s = seconds_of(handover.moves, std::ssize(handover.blocks), *plan_);
+  const double moving_s = seconds_of(handover, *plan_);
   return moving_s < again_s ? std::move(handover) : CacheHandover();
 }
 
@@ -250,7 +250,8 @@ StepSequence Dispatcher::fill(const ScheduledSequence& part) const {
                         .sampling = {},
                         .scoring = scoring(part),
                         .stages = part.stages,
-                        .known_blocks = part.known_blocks};
+                        .known_blocks = part.known_blocks,
+                        .slot = part.slot};
   if (!part.samples) return sequence;
   Sampling& sampling = sequence.sampling.emplace(request.asked.sampling);
   if (sampling.presence_penalty != 0 || sampling.frequency_penalty != 0)

@@ -17,17 +17,18 @@ using Tokens = std::vector<std::int32_t>;
 class Devices {
  public:
   // As workers do: a worker that gets the layers that it had keeps their cache, in the blocks that both plans have room
-  // for.
+  // for. Where slots have blocks under one plan alone it keeps nothing.
   void launch(std::shared_ptr<const ServePlan> plan, std::uint64_t epoch) {
     plan_ = std::move(plan);
     std::map<std::string, Device> next;
     for (const Stage& stage : plan_->stages)
       for (const std::string& device : stage.devices) {
         const auto before = devices_.find(device);
-        const bool stays = before != devices_.end() && before->second.layers == stage.layers;
-        Device& now =
-            next.emplace(device, stays ? std::move(before->second) : Device{stage.layers, epoch, {}, BlockTables(0)})
-                .first->second;
+        const std::int64_t of_slot = slot_blocks(plan_->model.arch.kind(0), cache_room(stage), plan_->step);
+        const bool stays =
+            before != devices_.end() && before->second.layers == stage.layers && before->second.of_slot == of_slot;
+        Device& now = next.emplace(device, stays ? std::move(before->second) : Device{stage.layers, of_slot, epoch})
+                          .first->second;
         now.tables = BlockTables(stage.kv_tokens / plan_->step.block_tokens);
         std::erase_if(now.slots, [&](const auto& slot) { return slot.first >= stage.kv_tokens; });
       }
@@ -63,11 +64,18 @@ class Devices {
   std::map<std::uint64_t, Tokens> known;
 
  private:
+  struct Place {
+    std::uint64_t sequence = 0;
+    std::int64_t position = 0;
+    bool operator==(const Place&) const = default;
+  };
   struct Device {
     LayerRange layers;
+    std::int64_t of_slot = 0;  // blocks
     std::uint64_t epoch = 0;
-    std::map<std::int64_t, std::int32_t> slots;
-    BlockTables tables;
+    std::map<std::int64_t, std::int32_t> slots = {};
+    std::map<std::int64_t, Place> windows = {};  // where slots have blocks
+    BlockTables tables = BlockTables(0);
   };
 
   void pass(Device& device, const StepSequence& told) const {
@@ -80,6 +88,7 @@ class Devices {
     };
     for (std::int64_t i = 0; i < part.count; ++i)
       device.slots[slot(part.position + i)] = part.tokens.at(static_cast<std::size_t>(i));
+    if (device.of_slot > 0) pass_windows(device, part);
     const auto of = known.find(part.sequence);
     if (of == known.end()) return;  // a warm-up
     for (std::int64_t position = 0; position < part.position + part.count; ++position) {
@@ -87,6 +96,22 @@ class Devices {
       ASSERT_TRUE(found != device.slots.end() && found->second == of->second.at(static_cast<std::size_t>(position)))
           << "sequence " << part.sequence << ": keys and values of token " << position << " are not there";
     }
+  }
+
+  // What the first token of a part looks back on is still there, and of the part the last blocks stay.
+  void pass_windows(Device& device, const StepSequence& part) const {
+    const std::int64_t size = plan_->step.block_tokens, window = plan_->model.arch.kind(0).window;
+    const auto place = [&](std::int64_t position) {
+      return part.slot * device.of_slot * size + position % (device.of_slot * size);
+    };
+    for (std::int64_t position = std::max<std::int64_t>(0, part.position - window + 1); position < part.position;
+         ++position) {
+      const auto found = device.windows.find(place(position));
+      ASSERT_TRUE(found != device.windows.end() && found->second == (Place{part.sequence, position}))
+          << "sequence " << part.sequence << ": token " << position << " is not in its slot";
+    }
+    for (std::int64_t position = part.position; position < part.position + part.count; ++position)
+      device.windows[place(position)] = {part.sequence, position};
   }
 
   std::int32_t answer(const StepSequence& part) {
@@ -264,13 +289,43 @@ TEST_F(DispatcherKept, RoutesThatBecomeOne) {
   for (const std::uint64_t id : ids) EXPECT_EQ(devices_.known[id].size(), 43u);
 }
 
+// Where slots have blocks of a window, a chunk of a prompt that was under way may have taken the place of what the
+// tokens before it looked back on.
+TEST_F(DispatcherKept, APromptUnderWayLosesWhatLiesBehindItsWindow) {
+  ServePlan windowed = toy_plan({{1, 1, 1}});
+  windowed.model.arch.kinds.front().window = 17;
+  for (Stage& stage : windowed.stages) stage.kv_sequences = 4;
+  plan_ = std::make_shared<const ServePlan>(windowed);
+  dispatcher_.emplace(plan_, 1, 100, fixed_steps);
+  devices_.launch(plan_, 1);
+  add(Tokens(200, 3), 30);
+  run(2);
+  const auto lost = dispatcher_->next();
+  ASSERT_TRUE(lost);
+  EXPECT_EQ(lost->sequences.at(0).position, 128);
+  devices_.run(*lost);
+  change(plan_);
+  run();
+  EXPECT_EQ(replayed().at("r0/s0"), 128) << "the steps that were answered";
+  EXPECT_EQ(finished_.at(1), FinishReason::length);
+  EXPECT_EQ(devices_.known[1].size(), 230u);
+}
+
 // Whatever happens in whatever order: every stage finds the keys and values that it needs, and every request ends.
 TEST_F(DispatcherKept, RandomLossesAndChanges) {
-  std::vector<std::shared_ptr<const ServePlan>> plans;
+  std::vector<std::shared_ptr<const ServePlan>> without_windows, with_windows;
   for (const std::int64_t kv_tokens : {96, 160, 1024})
-    for (const auto& routes : {std::vector<std::vector<int>>{{1, 1, 1}}, {{1, 2}}, {{1, 1}, {1}}, {{1, 1}, {1, 1}}})
-      plans.push_back(std::make_shared<const ServePlan>(toy_plan(routes, kv_tokens)));
-  for (std::uint64_t seed = 0; seed < 1000; ++seed) {
+    for (const auto& routes : {std::vector<std::vector<int>>{{1, 1, 1}}, {{1, 2}}, {{1, 1}, {1}}, {{1, 1}, {1, 1}}}) {
+      ServePlan plan = toy_plan(routes, kv_tokens);
+      without_windows.push_back(std::make_shared<const ServePlan>(plan));
+      plan.model.arch.kinds.front().window = 17;
+      for (const std::int64_t sequences : {3, 8, 0}) {
+        for (Stage& stage : plan.stages) stage.kv_sequences = sequences;
+        with_windows.push_back(std::make_shared<const ServePlan>(plan));
+      }
+    }
+  for (std::uint64_t seed = 0; seed < 1500; ++seed) {
+    const std::vector<std::shared_ptr<const ServePlan>>& plans = seed % 3 == 0 ? without_windows : with_windows;
     std::mt19937_64 random(seed);
     const auto below = [&](std::uint64_t count) { return random() % count; };
     devices_ = Devices();

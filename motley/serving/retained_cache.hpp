@@ -29,7 +29,8 @@ class RetainedCache {
 
   // Blocks of the sequences, as far as every worker of the plan that was followed last has room for them, in order.
   std::vector<std::int32_t> blocks(const ServePlan& plan) const;
-  std::int64_t tokens() const;  // of all sequences
+  std::vector<std::int32_t> slots(const ServePlan& plan) const;  // alike
+  std::int64_t tokens() const;                                   // of all sequences
 
   // What is there of a sequence on a route of the plan that was followed last; none where every stage lacks it.
   std::optional<CachedTokens> find(std::uint64_t id, const ServePlan& plan, const Route& route,
@@ -45,7 +46,7 @@ class RetainedCache {
   };
   struct DeviceCache {
     std::size_t group = 0;
-    std::int64_t blocks = 0;  // the fewest that there were
+    std::int64_t blocks = 0, slots = 0;  // the fewest that there were
   };
 
   std::uint64_t epoch_ = 0;

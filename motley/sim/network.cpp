@@ -61,11 +61,10 @@ void Network::add_transfers(ChainModel& prefill, const ChainModel& decode, std::
   for (std::size_t i = 0; i < prefill.hops.size(); ++i)
     for (std::size_t j = 0; j < decode.hops.size(); ++j) {
       const LayerRange &here = path[i].layers, &there = path[prefill.hops.size() + j].layers;
-      const std::int64_t common = std::min(here.end, there.end) - std::max(here.first, there.first);
+      const LayerRange common{std::max(here.first, there.first), std::min(here.end, there.end)};
       const std::uint32_t from = prefill.hops[i].stage, to = decode.hops[j].stage;
-      if (common <= 0 || from == to) continue;
-      const auto layer_bytes = static_cast<double>(kv_bytes_per_token(plan_.model.arch, plan_.stages[from].kv_type));
-      prefill.transfers.push_back({way(from, to, times_.hop(from, to)), static_cast<double>(common) * layer_bytes});
+      if (common.size() <= 0 || from == to) continue;
+      prefill.transfers.push_back({way(from, to, times_.hop(from, to)), common, plan_.stages[from].kv_type});
     }
 }
 

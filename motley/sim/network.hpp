@@ -32,7 +32,8 @@ struct StageHop {
 // Keys and values from a stage that prefilled to one that decodes.
 struct Transfer {
   Way way;
-  double bytes_per_token = 0;
+  LayerRange layers;  // whose keys and values it is
+  DType kv_type = DType::bf16;
 };
 
 struct ChainModel {

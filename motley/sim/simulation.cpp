@@ -265,7 +265,7 @@ void Simulation::hand_over(std::uint32_t request, std::size_t chain) {
   const auto cached = static_cast<double>(record.prompt_tokens + record.emitted - 1);
   double arrived_s = now_s_;
   for (const Transfer& transfer : network_.chains()[chain].transfers) {
-    const double bytes = cached * transfer.bytes_per_token;
+    const double bytes = kv_bytes_of(plan_.model.arch, transfer.layers, transfer.kv_type, cached);
     arrived_s = std::max(arrived_s, send(transfer.way, now_s_, bytes / transfer.way.time.token_bytes, bytes,
                                          {.tokens = cached, .sequences = 1}));
   }

@@ -124,11 +124,13 @@ struct CacheMove {
   std::int32_t from = 0, to = 0;
   bool operator==(const CacheMove&) const = default;
 };
-// Each worker does its part of the moves in their order, with these blocks of each layer, before it is ready. Of layers
-// that it does not have, and of which no move tells, a worker keeps nothing.
+// Each worker does its part of the moves in their order, before it is ready: with these blocks of each layer, or with
+// these slots' where slots have blocks of their own there. Of layers that it does not have, and of which no move tells,
+// a worker keeps nothing.
 struct CacheHandover {
   BoundedList<CacheMove, max_cache_moves> moves = {};
   BoundedList<std::int32_t, max_message_blocks> blocks = {};
+  BoundedList<std::int32_t, max_message_blocks> slots = {};
   bool operator==(const CacheHandover&) const = default;
 };
 
@@ -224,6 +226,7 @@ struct StepSequence {
   // Of its table, those that earlier steps have named: `blocks` follow, and together they cover [0, position + count).
   // 0: the table starts again.
   std::int32_t known_blocks = 0;
+  std::int32_t slot = -1;  // where layers keep what does not grow with it; -1: they keep no such thing
   bool operator==(const StepSequence&) const = default;
 };
 

@@ -203,6 +203,7 @@ Pipeline::Pipeline(const CheckCase& check, const CheckLayout& layout, const Arch
                     .weight_type = check.weight_type,
                     .kv_type = check.kv_type,
                     .kv_tokens = kv_tokens,
+                    .kv_sequences = static_cast<std::int64_t>(check.requests.size()),
                     .limits = {.max_tokens = max_tokens,
                                .max_sequences = static_cast<std::int64_t>(check.requests.size()),
                                .block_tokens = check.block_tokens}};
@@ -248,7 +249,7 @@ void serve_steps(Rank& rank, const std::string& folder, Queue<Logits>& logits) {
   const StageModel::Allocated real = model.allocated();
   const std::int64_t planned =
       weight_bytes(spec.arch, part, shard, spec.weight_type) +
-      kv_cache_bytes(spec.arch, part.layers.size(), shard, spec.kv_type, spec.kv_tokens, spec.limits.block_tokens) +
+      cache_bytes(spec.arch, part.layers, shard, spec.kv_type, spec.cache_room(), spec.limits) +
       activation_bytes(spec.arch, part, shard, spec.weight_type, spec.limits);
   const std::int64_t total = real.weights + real.kv + real.activations;
   if (std::abs(total - planned) * 100 > planned)
@@ -299,6 +300,7 @@ struct Running {
   std::int64_t done = 0;  // in the cache
   std::int64_t prompt = 0, generate = 0;
   std::vector<std::int32_t> forced = {}, blocks = {};
+  std::int32_t slot = 0;
   std::vector<float> logits = {};
   bool finished() const { return std::ssize(tokens) == prompt + generate; }
 };
@@ -311,7 +313,8 @@ std::vector<Running> start(const CheckCase& check, std::int64_t blocks_each) {
     all.push_back({.tokens = request.prompt,
                    .prompt = std::ssize(request.prompt),
                    .generate = request.generate,
-                   .forced = request.forced});
+                   .forced = request.forced,
+                   .slot = static_cast<std::int32_t>(r)});
     for (std::int64_t b = 0; b < blocks_each; ++b)
       all.back().blocks.push_back(static_cast<std::int32_t>((blocks_each - 1 - b) * count + r));
   }
@@ -334,6 +337,7 @@ void run_requests(Pipeline& pipeline, std::span<Running> running, std::int64_t c
           .sequence = static_cast<std::uint64_t>(&r - running.data()), .position = r.done, .count = count};
       part.tokens.assign(r.tokens.begin() + r.done, r.tokens.begin() + r.done + count);
       part.blocks = r.blocks;
+      part.slot = r.slot;
       if (count == left) part.sampling = Sampling{.temperature = 0};
       step.sequences.push_back(std::move(part));
       parts.push_back(&r);
@@ -360,7 +364,11 @@ void run_case(const CheckCase& check, const std::string& out) {
   for (const CheckRequest& request : check.requests)
     longest = std::max(longest, std::ssize(request.prompt) + request.generate);
   const std::int64_t blocks_each = (longest + check.block_tokens - 1) / check.block_tokens;
-  const std::int64_t kv_tokens = blocks_each * static_cast<std::int64_t>(check.requests.size()) * check.block_tokens;
+  const auto requests = static_cast<std::int64_t>(check.requests.size());
+  // So much that layers with a window keep that alone.
+  const std::int64_t slot_blocks = requests * (window_blocks(widest_window(arch), check.block_tokens) + 1);
+  const std::int64_t kv_tokens =
+      std::max(blocks_each * requests, slot_blocks + max_tokens / check.block_tokens + 2) * check.block_tokens;
 
   std::ofstream bytes(out + ".bin", std::ios::binary);
   Value runs = Value::array();

@@ -94,6 +94,8 @@ std::int64_t kv_tokens_of(const ServePoint& point, std::int64_t requests) {
   return static_cast<std::int64_t>(block * std::ceil(tokens / block - 1e-9));
 }
 
+CacheRoom room_of(const ServePoint& point, std::int64_t requests) { return {kv_tokens_of(point, requests), requests}; }
+
 double requests_in(const ServePoint& point, double kv_tokens) {
   const KvTokens each = kv_tokens_each(point);
   const double more = each.last - each.mean;

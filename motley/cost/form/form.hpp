@@ -150,6 +150,7 @@ KvTokens kv_tokens_each(const ServePoint& point);
 // KV room of a number of requests that are each at a different token: their mean, and a margin that grows with the root
 // of their number, as the deviation of a sum does; one alone has room for all it ever holds.
 std::int64_t kv_tokens_of(const ServePoint& point, std::int64_t requests);
+CacheRoom room_of(const ServePoint& point, std::int64_t requests);  // with a slot for each
 
 // The inverse, before rounding: how many requests so much room is for.
 double requests_in(const ServePoint& point, double kv_tokens);

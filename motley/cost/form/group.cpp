@@ -129,11 +129,13 @@ std::int64_t largest_block_bytes(const Rank& rank) {
 }
 
 std::int64_t most_layers_in_memory(const Architecture& arch, const TensorGroup& group, StageEnds ends,
-                                   std::int64_t kv_tokens, const StepLimits& step) {
+                                   const CacheRoom& caches, const StepLimits& step) {
   std::int64_t most = arch.layers;
   for (std::size_t i = 0; i < group.ranks.size(); ++i) {
     const Rank& rank = group.ranks[i];
-    const std::int64_t kv = kv_cache_bytes(arch, 1, group.shards[i], group.kv_type, kv_tokens, step.block_tokens);
+    std::int64_t kv = 0;
+    for (const std::int64_t layer : layer_of_kinds(arch))
+      kv = std::max(kv, cache_bytes(arch, layer, group.shards[i], group.kv_type, caches, step));
     const std::int64_t room = rank.memory_bytes - rank.fixed_bytes[ends_index(ends)];
     most = std::min(most, room < 0 ? 0 : room / (largest_block_bytes(rank) + kv));
   }
@@ -141,13 +143,13 @@ std::int64_t most_layers_in_memory(const Architecture& arch, const TensorGroup& 
 }
 
 // Bytes of a rank count as if its memory were the smallest rank's.
-LayerRoom layer_room(const Architecture& arch, const TensorGroup& group, std::int64_t kv_tokens,
+LayerRoom layer_room(const Architecture& arch, const TensorGroup& group, const CacheRoom& caches,
                      const StepLimits& step) {
   const std::size_t kinds = arch.kinds.size();
   LayerRoom room{.size = std::vector<std::int64_t>(kinds, 1)};
   if (kinds == 1) {
     for (const StageEnds ends : all_ends)
-      room.capacity[ends_index(ends)] = most_layers_in_memory(arch, group, ends, kv_tokens, step);
+      room.capacity[ends_index(ends)] = most_layers_in_memory(arch, group, ends, caches, step);
     return room;
   }
   const auto free = [](const Rank& rank, std::size_t ends) {
@@ -160,10 +162,12 @@ LayerRoom layer_room(const Architecture& arch, const TensorGroup& group, std::in
     if (free(rank, 0) == 0) return {.size = room.size};
     const double scale = static_cast<double>(free(least, 0)) / static_cast<double>(free(rank, 0));
     const auto scaled = [&](std::int64_t bytes) { return scale * static_cast<double>(bytes); };
-    const std::int64_t kv = kv_cache_bytes(arch, 1, group.shards[i], group.kv_type, kv_tokens, step.block_tokens);
-    for (std::size_t kind = 0; kind < kinds; ++kind)
+    const std::vector<std::int64_t> layers = layer_of_kinds(arch);
+    for (std::size_t kind = 0; kind < kinds; ++kind) {
+      const std::int64_t kv = cache_bytes(arch, layers[kind], group.shards[i], group.kv_type, caches, step);
       room.size[kind] =
           std::max(room.size[kind], static_cast<std::int64_t>(std::ceil(scaled(rank.blocks[kind].bytes + kv))));
+    }
     for (std::size_t ends = 0; ends < std::size(room.capacity); ++ends)
       room.capacity[ends] =
           std::min(room.capacity[ends], static_cast<std::int64_t>(std::floor(scaled(free(rank, ends)))));

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "motley/cluster/cluster.hpp"
+#include "motley/model/caches.hpp"
 #include "motley/model/model.hpp"
 
 namespace motley {
@@ -67,10 +68,10 @@ inline std::size_t ends_index(StageEnds ends) { return (ends.first ? 1U : 0U) + 
 // What room is kept for where it is open which layers a stage gets.
 std::int64_t largest_block_bytes(const Rank& rank);
 
-// The most layers that fit on every rank with KV room for this many tokens, whichever they are: the arithmetic of
+// The most layers that fit on every rank with this room for keys and values, whichever they are: the arithmetic of
 // model/, whatever the form.
 std::int64_t most_layers_in_memory(const Architecture& arch, const TensorGroup& group, StageEnds ends,
-                                   std::int64_t kv_tokens, const StepLimits& step);
+                                   const CacheRoom& caches, const StepLimits& step);
 
 // The same by kind of layer: those fit on every rank whose sizes sum to no more than the capacity. Where ranks that
 // hold unlike parts have unlike memory, some that would fit do not.
@@ -78,7 +79,7 @@ struct LayerRoom {
   std::vector<std::int64_t> size;  // by kind of layer
   std::int64_t capacity[4] = {};   // by ends_index()
 };
-LayerRoom layer_room(const Architecture& arch, const TensorGroup& group, std::int64_t kv_tokens,
+LayerRoom layer_room(const Architecture& arch, const TensorGroup& group, const CacheRoom& caches,
                      const StepLimits& step);
 
 // The peak for products with weights of this type; weights of 8 or 4 bits are computed with in 16 bits.

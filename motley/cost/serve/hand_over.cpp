@@ -29,10 +29,9 @@ std::vector<KvMove> kv_moves(const Cluster& cluster, const Architecture& arch, c
   for (std::size_t i = 0; i < prefill.size(); ++i)
     for (std::size_t j = 0; j < decode.size(); ++j) {
       const LayerRange &here = prefill[i].layers, &there = decode[j].layers;
-      const std::int64_t common = std::min(here.end, there.end) - std::max(here.first, there.first);
-      if (common <= 0) continue;
-      const double layer_bytes = static_cast<double>(kv_bytes_per_token(arch, prefill[i].kv_type));
-      const double bytes = tokens * static_cast<double>(common) * layer_bytes;
+      const LayerRange common{std::max(here.first, there.first), std::min(here.end, there.end)};
+      if (common.size() <= 0) continue;
+      const double bytes = kv_bytes_of(arch, common, prefill[i].kv_type, tokens);
       moves.push_back({.from = i,
                        .to = j,
                        .bytes = bytes,

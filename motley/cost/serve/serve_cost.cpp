@@ -139,7 +139,9 @@ class Pricing {
       double part = 1;
       for (std::size_t hop = first_kept(route); hop < route.path.size(); ++hop) {
         const Stage& stage = plan_.stage(route.path[hop].stage);
-        part = std::min(part, requests_in(point, static_cast<double>(stage.kv_tokens)) / wanted[stage.id]);
+        double requests = requests_in(point, static_cast<double>(stage.kv_tokens));
+        if (stage.kv_sequences > 0) requests = std::min(requests, static_cast<double>(stage.kv_sequences));
+        part = std::min(part, requests / wanted[stage.id]);
       }
       const double fits = std::floor(part * static_cast<double>(route.batch) + 1e-9);
       batches.push_back(std::max<std::int64_t>(1, static_cast<std::int64_t>(fits)));

@@ -92,10 +92,10 @@ TEST(Group, BlocksOfAMixedFileHaveTheirOwnBytes) {
   const std::int64_t kv = kv_cache_bytes(arch, 1, group.shards[0], DType::fp16, 16, plan.step.block_tokens);
   TensorGroup tight = group;
   for (Rank& rank : tight.ranks) rank.memory_bytes = rank.fixed_bytes[0] + 3 * (small + more + kv);
-  EXPECT_EQ(most_layers_in_memory(arch, tight, {}, 16, plan.step), 3);
+  EXPECT_EQ(most_layers_in_memory(arch, tight, {}, {16}, plan.step), 3);
   for (Rank& rank : tight.ranks) --rank.memory_bytes;
-  EXPECT_EQ(most_layers_in_memory(arch, tight, {}, 16, plan.step), 2) << "any of the layers may be the large one";
-  const LayerRoom room = layer_room(arch, tight, 16, plan.step);
+  EXPECT_EQ(most_layers_in_memory(arch, tight, {}, {16}, plan.step), 2) << "any of the layers may be the large one";
+  const LayerRoom room = layer_room(arch, tight, {16}, plan.step);
   EXPECT_EQ(room.size, (std::vector<std::int64_t>{small + kv, small + more + kv}));
   EXPECT_EQ(room.capacity[0], 3 * (small + more + kv) - 1);
 }
@@ -545,7 +545,7 @@ TEST(Motley, MemoryIsThatOfTheModel) {
   Architecture deep = plan.model.arch;
   deep.layers = 1000;
   const std::int64_t tokens = 16000;
-  const std::int64_t most = most_layers_in_memory(deep, group, last, tokens, plan.step);
+  const std::int64_t most = most_layers_in_memory(deep, group, last, {tokens}, plan.step);
   const auto bytes = [&](std::int64_t layers) {
     const ModelPart part{.layers = {0, layers}, .embedding = false, .head = true};
     return weight_bytes(deep, part, group.shards[0], DType::fp16) +

@@ -161,14 +161,16 @@ void* CudaOps::scratch(Tensor& buffer, std::int64_t bytes) const {
 
 // ---- steps ----
 
-void CudaOps::begin_step(const std::vector<SequenceRows>& sequences, const Tensor& positions) const {
+void CudaOps::begin_step(const std::vector<std::vector<SequenceRows>>& tables, const Tensor& positions) const {
   row_count_ = 0;
   std::int64_t entries = 0;
-  for (const SequenceRows& rows : sequences) {
-    row_count_ = std::max(row_count_, rows.first_row + rows.count);
-    entries += std::ssize(rows.blocks);
-  }
-  const std::int64_t needed = row_count_ + entries;
+  for (const std::vector<SequenceRows>& table : tables)
+    for (const SequenceRows& rows : table) {
+      row_count_ = std::max(row_count_, rows.first_row + rows.count);
+      entries += std::ssize(rows.blocks);
+    }
+  table_starts_.assign(tables.size(), {});
+  const std::int64_t needed = rows_before_blocks() + entries;
   if (!rows_.defined() || rows_.size(0) < needed) {
     forget_records();
     const std::int64_t size = std::max<std::int64_t>(2 * needed, 4096);
@@ -176,23 +178,24 @@ void CudaOps::begin_step(const std::vector<SequenceRows>& sequences, const Tenso
     rows_ = at::empty({size}, device_.options(at::kInt));
   }
   auto* to = host_rows_.mutable_data_ptr<std::int32_t>();
-  table_starts_.clear();
   std::int64_t start = 0;
-  for (const SequenceRows& rows : sequences) {
-    std::fill_n(to + rows.first_row, rows.count, static_cast<std::int32_t>(start));
-    std::ranges::copy(rows.blocks, to + row_count_ + start);
-    table_starts_.push_back(start);
-    start += std::ssize(rows.blocks);
-  }
+  for (std::size_t table = 0; table < tables.size(); ++table)
+    for (const SequenceRows& rows : tables[table]) {
+      std::fill_n(to + static_cast<std::int64_t>(table) * row_count_ + rows.first_row, rows.count,
+                  static_cast<std::int32_t>(start));
+      std::ranges::copy(rows.blocks, to + rows_before_blocks() + start);
+      table_starts_[table].push_back(start);
+      start += std::ssize(rows.blocks);
+    }
   rows_.narrow(0, 0, needed).copy_(host_rows_.narrow(0, 0, needed), /*non_blocking=*/true);
   positions_ = positions;
 }
 
-cuda::RowsView CudaOps::rows_view(std::int64_t first, std::int64_t count) const {
+cuda::RowsView CudaOps::rows_view(std::int64_t first, std::int64_t count, std::size_t table) const {
   const auto* rows = rows_.const_data_ptr<std::int32_t>();
   return {.positions = positions_.const_data_ptr<std::int64_t>() + first,
-          .row_sequences = rows + first,
-          .table = rows + row_count_,
+          .row_sequences = rows + static_cast<std::int64_t>(table) * row_count_ + first,
+          .table = rows + rows_before_blocks(),
           .table_width = 1,
           .rows = count};
 }
@@ -568,7 +571,7 @@ void CudaOps::attend_by_flash(Tensor& out, const Tensor& query, const cuda::Cach
   const Tensor keys = at::empty({1, end, cache.kv_heads, cache.head_dim}, query.options()),
                values = at::empty_like(keys);
   check(kernels_.gather({.cache = cache,
-                         .blocks = rows_.const_data_ptr<std::int32_t>() + row_count_ + table_offset,
+                         .blocks = rows_.const_data_ptr<std::int32_t>() + rows_before_blocks() + table_offset,
                          .tokens = end,
                          .keys = mutable_data(keys),
                          .values = mutable_data(values)},
@@ -599,7 +602,7 @@ void CudaOps::attend_rows(Tensor& out, const Tensor& query, const cuda::CacheVie
                          .out = static_cast<std::byte*>(mutable_data(out)) + offset,
                          .heads = static_cast<std::int32_t>(heads),
                          .cache = cache,
-                         .at = rows_view(first, count),
+                         .at = rows_view(first, count, shape.table),
                          .window = static_cast<std::int32_t>(shape.window),
                          .scale = static_cast<float>(shape.scale),
                          .sinks = data(shape.sinks),
@@ -612,7 +615,7 @@ void CudaOps::attend_rows(Tensor& out, const Tensor& query, const cuda::CacheVie
 void CudaOps::attend(Tensor& out, const Tensor& query, const Tensor& key, const Tensor& value, const LayerCache& cache,
                      const std::vector<SequenceRows>& sequences, const AttentionShape& shape) const {
   MOTLEY_CHECK(out.is_contiguous() && query.is_contiguous() && key.is_contiguous() && value.is_contiguous());
-  MOTLEY_CHECK(query.size(0) == row_count_ && sequences.size() == table_starts_.size());
+  MOTLEY_CHECK(query.size(0) == row_count_ && sequences.size() == table_starts_.at(shape.table).size());
   if (query.size(2) % head_multiple != 0 || query.size(2) > most_head_dim) {
     kernels_alone_ = false;  // it allocates
     return generic_ops().attend(out, query, key, value, cache, sequences, shape);
@@ -622,7 +625,7 @@ void CudaOps::attend(Tensor& out, const Tensor& query, const Tensor& key, const 
                         .key = data(key),
                         .value = data(value),
                         .cache = view,
-                        .at = rows_view(0, row_count_)},
+                        .at = rows_view(0, row_count_, shape.table)},
                        device_.stream()),
         "writing keys and values");
   std::int64_t first = 0;  // of the rows that wait for attend_rows()
@@ -630,7 +633,7 @@ void CudaOps::attend(Tensor& out, const Tensor& query, const Tensor& key, const 
     const SequenceRows& rows = sequences[s];
     if (!flashes(query, rows)) continue;
     if (rows.first_row > first) attend_rows(out, query, view, first, rows.first_row - first, shape);
-    attend_by_flash(out, query, view, rows, table_starts_[s], shape);
+    attend_by_flash(out, query, view, rows, table_starts_[shape.table][s], shape);
     first = rows.first_row + rows.count;
   }
   if (first < row_count_) attend_rows(out, query, view, first, row_count_ - first, shape);

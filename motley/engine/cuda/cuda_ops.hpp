@@ -18,7 +18,7 @@ class CudaOps final : public Ops {
   CudaOps(const CudaOps&) = delete;
   CudaOps& operator=(const CudaOps&) = delete;
 
-  void begin_step(const std::vector<SequenceRows>& sequences, const at::Tensor& positions) const override;
+  void begin_step(const std::vector<std::vector<SequenceRows>>& tables, const at::Tensor& positions) const override;
   // Runs `work` as it is the first time, records it the second, and replays the record from then on; unless there was
   // more in it the first time than kernels.
   void replay_or_run(std::int64_t key, const std::function<void()>& work) const override;
@@ -66,7 +66,9 @@ class CudaOps final : public Ops {
                        std::int64_t table_offset, const AttentionShape& shape) const;
   void attend_rows(at::Tensor& out, const at::Tensor& query, const cuda::CacheView& cache, std::int64_t first,
                    std::int64_t count, const AttentionShape& shape) const;
-  cuda::RowsView rows_view(std::int64_t first, std::int64_t count) const;
+  cuda::RowsView rows_view(std::int64_t first, std::int64_t count, std::size_t table) const;
+  // What rows_ has behind the rows of each table: their blocks, those of one behind those of another.
+  std::int64_t rows_before_blocks() const { return row_count_ * std::ssize(table_starts_); }
 
   struct Record {
     bool of_kernels = true;  // alone
@@ -78,7 +80,7 @@ class CudaOps final : public Ops {
   // All that follows is scratch space and what a step is about; none of it changes results.
   mutable at::Tensor host_rows_, rows_;  // int32: where in the table each row's sequence begins, and the table
   mutable std::int64_t row_count_ = 0;   // T of the step
-  mutable std::vector<std::int64_t> table_starts_;  // of the sequences
+  mutable std::vector<std::vector<std::int64_t>> table_starts_;  // of each table: of the sequences
   mutable at::Tensor positions_;
   mutable at::Tensor host_draws_, draws_;  // int32
   mutable at::Tensor product_scratch_, partial_scratch_, expanded_;

@@ -282,7 +282,7 @@ TEST_F(CudaOpsTest, CacheAndAttention) {
                    value = at::randn({tokens, kv_heads, dim}).to(of);
       Tensor out = at::zeros_like(query), other_out = at::zeros_like(query);
       const Tensor at_positions = at::cat(positions);
-      ops_.begin_step(sequences, at_positions);
+      ops_.begin_step({sequences}, at_positions);
       ops_.attend(out, query, key, value, one, sequences, attention);
       others_.attend(other_out, query, key, value, other, sequences, attention);
       ASSERT_TRUE(one.keys.equal(other.keys) && one.values.equal(other.values));
@@ -355,7 +355,7 @@ TEST(CudaRecords, AreForgottenWhereABufferGrows) {
   const CudaOps ops(kernels, cpu_device());
   const std::vector<std::int32_t> few(3), many(5000);
   const auto step = [&](const std::vector<std::int32_t>& blocks) {
-    ops.begin_step({{0, 1, 0, blocks}}, at::zeros({1}, at::kLong));
+    ops.begin_step({{{0, 1, 0, blocks}}}, at::zeros({1}, at::kLong));
     ops.replay_or_run(2, [] {});
   };
   step(few);

@@ -125,4 +125,9 @@ LayerCache resized(LayerCache cache, DType type, const CacheShape& shape, const 
   return copy;
 }
 
+void copy_blocks(const LayerCache& cache, const Tensor& from, const Tensor& to) {
+  for (Tensor elements : {cache.keys, cache.values, cache.key_scales, cache.value_scales})
+    if (elements.defined()) elements.index_copy_(0, to, elements.index_select(0, from));
+}
+
 }  // namespace motley

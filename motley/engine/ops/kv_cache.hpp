@@ -37,4 +37,7 @@ LayerCache empty_cache(DType type, const CacheShape& shape, const ComputeDevice&
 // memory nothing is copied. No other may hold the tensors.
 LayerCache resized(LayerCache cache, DType type, const CacheShape& shape, const ComputeDevice& device);
 
+// Blocks `from` become blocks `to`, int64 on the cache's device; of none is both.
+void copy_blocks(const LayerCache& cache, const at::Tensor& from, const at::Tensor& to);
+
 }  // namespace motley

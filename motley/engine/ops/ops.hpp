@@ -67,12 +67,14 @@ struct SequenceRows {
   std::int64_t count = 0;
   std::int64_t position = 0;
   std::span<const std::int32_t> blocks;
+  std::int32_t slot = -1;  // where layers keep what does not grow with it
 };
 
 struct AttentionShape {
   std::int64_t window = 0;  // keys that a query sees, itself among them; 0: all before it
   double scale = 1;         // of the scores
   at::Tensor sinks = {};  // [heads]; may be undefined: of each, a score that adds to the softmax's sum and has no value
+  std::size_t table = 0;  // which of the step's
 };
 
 // A number as a tensor of this type has it.
@@ -83,9 +85,10 @@ inline double rounded(double number, at::ScalarType type) {
 class Ops {
  public:
   virtual ~Ops() = default;
-  // Called before the operations of a step, which are about its rows from then on. `positions`: [T].
-  virtual void begin_step(const std::vector<SequenceRows>& sequences, const at::Tensor& positions) const {
-    (void)sequences, (void)positions;
+  // Called before the operations of a step, which are about its rows from then on: the same in each of the tables, of
+  // which the blocks differ. `positions`: [T].
+  virtual void begin_step(const std::vector<std::vector<SequenceRows>>& tables, const at::Tensor& positions) const {
+    (void)tables, (void)positions;
   }
   // `work` consists of operations that are the same for each step with this `key`, on the same tensors, and of nothing
   // else: what was recorded at an earlier step may be run in place of it.

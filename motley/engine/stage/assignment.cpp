@@ -89,10 +89,9 @@ namespace {
 std::int64_t tokens_without(std::int64_t bytes, const ServePlan& plan, const Assignment& planned) {
   const Stage& stage = *planned.stage;
   if (stage.offload || planned.memory.kv < bytes) return 0;
-  const double share = 1 - static_cast<double>(bytes) / static_cast<double>(planned.memory.kv);
-  const auto tokens = static_cast<std::int64_t>(share * static_cast<double>(stage.kv_tokens));
-  const std::int64_t whole_blocks = tokens / plan.step.block_tokens * plan.step.block_tokens;
-  return whole_blocks >= plan.step.max_tokens ? whole_blocks : 0;
+  const std::int64_t tokens =
+      tokens_in(plan, stage, static_cast<std::size_t>(planned.rank), planned.memory.kv - bytes, stage.kv_tokens);
+  return tokens >= plan.step.max_tokens ? tokens : 0;
 }
 
 [[noreturn]] void fail_short(const std::string& what, std::int64_t bytes, const ServePlan& plan,

@@ -94,7 +94,8 @@ void attention(const BlockCall& pass, const BlockWeights& block, std::int64_t la
   ops.attend(buffers.attention, query, key, value, cache, pass.sequences,
              {.window = arch.kind(layer).window,
               .scale = arch.score_scale > 0 ? arch.score_scale : 1 / std::sqrt(static_cast<double>(arch.head_dim)),
-              .sinks = block.sinks});
+              .sinks = block.sinks,
+              .table = pass.table});
   add_product(pass, block.attention_norm, block.attention_output_norm, buffers.projected, buffers.attention.flatten(1),
               block.o, hidden);
 }

@@ -19,7 +19,8 @@ struct BlockCall {
   BlockRanks& ranks;
   const std::vector<RotaryFrequencies>& frequencies;  // of each of the model's rotary rules
   const at::Tensor& positions;                        // [T]
-  const std::vector<SequenceRows>& sequences;
+  const std::vector<SequenceRows>& sequences;         // as the block's layer finds them
+  std::size_t table = 0;                              // which of the step's this is
 };
 
 // Where results are written, [T, ...] each; undefined for operations that make tensors of their own.

@@ -28,6 +28,15 @@ std::vector<Tensor*> tensors_of(LayerCache& cache) {
   return tensors;
 }
 
+// Of a layer whose slots have this number of blocks each; 0: steps name them.
+std::vector<std::int64_t> blocks_of(const CacheHandover& handover, std::int64_t slot_blocks) {
+  if (slot_blocks == 0) return {handover.blocks.begin(), handover.blocks.end()};
+  std::vector<std::int64_t> blocks;
+  for (const std::int32_t slot : handover.slots)
+    for (std::int64_t block = 0; block < slot_blocks; ++block) blocks.push_back(slot * slot_blocks + block);
+  return blocks;
+}
+
 // On the host, for these blocks of a tensor.
 Tensor chosen(const Tensor& of, const Tensor& blocks) {
   return of.index_select(0, blocks.to(of.device())).to(at::kCPU).contiguous();
@@ -42,7 +51,8 @@ std::int64_t bytes_of_blocks(LayerCache& cache, std::int64_t blocks) {
 
 void send(StageModel::RetainedLayer* kept, const Tensor& blocks, int to, std::uint64_t epoch, WorkerGroup& workers) {
   LayerHead head{epoch, 0};
-  if (kept != nullptr && kept->epoch < epoch && kept->cache.keys.size(0) > blocks.max().item<std::int64_t>())
+  if (kept != nullptr && kept->epoch < epoch && blocks.size(0) > 0 &&
+      kept->cache.keys.size(0) > blocks.max().item<std::int64_t>())
     head = {kept->epoch, bytes_of_blocks(kept->cache, blocks.size(0))};
   workers.send(std::as_bytes(std::span(&head, 1)), to);
   if (head.bytes == 0) return;
@@ -73,23 +83,23 @@ void receive(StageModel::RetainedLayer& kept, const CacheMove& move, const Tenso
 void hand_over(const CacheHandover& handover, int rank, std::uint64_t epoch, WorkerGroup& workers, StageModel& model) {
   if (handover.blocks.empty()) return;
   const c10::InferenceMode guard;
-  const std::vector<std::int64_t> numbers(handover.blocks.begin(), handover.blocks.end());
-  const Tensor blocks = at::tensor(numbers, at::kLong);
   const auto refuse = [](const std::string& what) {
     throw Error(ErrorCode::peer, "the launch hands over keys and values: " + what);
   };
-  if (*std::ranges::min_element(numbers) < 0) refuse("of a block below 0");
+  if (std::ranges::min(handover.blocks) < 0 || (!handover.slots.empty() && std::ranges::min(handover.slots) < 0))
+    refuse("of a block or slot below 0");
   for (const CacheMove& move : handover.moves) {
     if (move.from < 0 || move.from >= workers.size() || move.to < 0 || move.to >= workers.size() ||
         move.from == move.to)
       refuse(fmt::format("from worker {} to worker {} of {}", move.from, move.to, workers.size()));
     StageModel::RetainedLayer* kept = model.retained_layer(move.layer);
+    const std::vector<std::int64_t> numbers = blocks_of(handover, kept != nullptr ? kept->slot_blocks : 0);
+    const Tensor blocks = at::tensor(numbers, at::kLong);
     if (move.from == rank) send(kept, blocks, move.to, epoch, workers);
     if (move.to != rank) continue;
     if (kept == nullptr) refuse(fmt::format("layer {} is not this worker's", move.layer));
-    if (*std::ranges::max_element(numbers) >= kept->cache.keys.size(0))
-      refuse(
-          fmt::format("of block {}, where there are {}", *std::ranges::max_element(numbers), kept->cache.keys.size(0)));
+    if (!numbers.empty() && std::ranges::max(numbers) >= kept->cache.keys.size(0))
+      refuse(fmt::format("of block {}, where there are {}", std::ranges::max(numbers), kept->cache.keys.size(0)));
     receive(*kept, move, blocks, workers);
   }
 }

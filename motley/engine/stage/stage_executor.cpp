@@ -35,6 +35,7 @@ StageSpec spec_of(const ServePlan& plan, const Assignment& assignment) {
                  .weight_type = stage.weight_type,
                  .kv_type = stage.kv_type,
                  .kv_tokens = stage.kv_tokens,
+                 .kv_sequences = stage.kv_sequences,
                  .limits = plan.step};
   for (const StandbyWeights& standby : stage.standby_weights) spec.standby.push_back(standby.layers);
   if (stage.offload) spec.offload = place_layers(*stage.offload, stage.layers.size());

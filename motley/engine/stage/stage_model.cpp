@@ -12,6 +12,7 @@
 #include "motley/engine/ops/ops.hpp"
 #include "motley/engine/stage/block.hpp"
 #include "motley/engine/stage/model_ends.hpp"
+#include "motley/engine/stage/slot_rows.hpp"
 #include "motley/engine/weights/load_weights.hpp"
 #include "motley/engine/weights/streamed_caches.hpp"
 
@@ -32,7 +33,10 @@ using RetainedCaches = std::map<std::int64_t, HeldCache>;  // by layer of the mo
 struct MicroBatch {
   std::int64_t first_row = 0;
   std::int64_t count = 0;
-  std::vector<SequenceRows> sequences = {};
+  // As steps name the blocks; then by window, as slots have them.
+  std::vector<std::vector<SequenceRows>> tables = std::vector<std::vector<SequenceRows>>(1);
+  std::vector<SequenceRows>& sequences() { return tables.front(); }
+  const std::vector<SequenceRows>& sequences() const { return tables.front(); }
   Tensor rows_of(const Tensor& step) const { return step.narrow(0, first_row, count); }
 };
 
@@ -50,7 +54,7 @@ std::vector<MicroBatch> micro_batches(const std::vector<SequenceRows>& sequences
       MicroBatch& batch = batches.back();
       blocks += std::ssize(left.blocks);
       const std::int64_t taken = std::min(left.count, max_tokens - batch.count);
-      batch.sequences.push_back({batch.count, taken, left.position, left.blocks});
+      batch.sequences().push_back({batch.count, taken, left.position, left.blocks, left.slot});
       batch.count += taken;
       left.position += taken;
       left.count -= taken;
@@ -90,14 +94,29 @@ struct StageModel::Impl {
   std::map<std::string, Tensor> buffers;
   std::map<std::string, Tensor> staged;        // of the host: what goes to buffers of a device with memory of its own
   std::vector<RotaryFrequencies> frequencies;  // of the model's rotary rules
+  // What layers share whose slots have the blocks of a window.
+  struct SlotTable {
+    std::int64_t window = 0;
+    SlotRows rows = {};  // of the step
+    Tensor from = {}, to = {};
+  };
+  std::vector<SlotTable> slot_tables;  // by window
   std::int64_t kv_bytes = 0;
   std::vector<LayerExperts> experts_taken;
 
   Impl(const StageSpec& spec, WorkerGroup* group, const ComputeDevice& device);
 
-  CacheShape cache_shape() const {
-    return {block_count(), shard.kv_heads.size(), spec.arch.head_dim, spec.limits.block_tokens};
+  CacheShape cache_shape(std::int64_t blocks) const {
+    return {blocks, shard.kv_heads.size(), spec.arch.head_dim, spec.limits.block_tokens};
   }
+  CacheShape cache_shape_of(std::int64_t layer) const {
+    return cache_shape(cache_blocks(spec.arch.kind(layer), spec.cache_room(), spec.limits));
+  }
+  std::int64_t slot_blocks_of(std::int64_t layer) const {
+    return slot_blocks(spec.arch.kind(layer), spec.cache_room(), spec.limits);
+  }
+  std::size_t table_of(std::int64_t layer) const;
+  void fill_slots(MicroBatch& batch);
   void keep_caches(RetainedCaches held, const std::set<std::int64_t>& to_part);
   Tier kv_tier(std::int64_t layer) const {
     return spec.offload ? spec.offload->kv.at(static_cast<std::size_t>(layer - spec.layers.first)) : Tier::device;
@@ -145,6 +164,9 @@ StageModel::Impl::Impl(const StageSpec& stage, WorkerGroup* group, const Compute
                       "use blocks of 1 to 256 tokens");
   const std::vector<Shard> shards = make_shards(spec.arch, spec.degree, spec.shares, spec.weight_type);
   shard = shards.at(static_cast<std::size_t>(spec.rank));
+  for (std::int64_t layer = spec.layers.first; layer < spec.layers.end; ++layer)
+    if (const std::int64_t window = spec.arch.kind(layer).window; slot_blocks_of(layer) > 0 && table_of(layer) == 0)
+      slot_tables.push_back({.window = window});
   vocabulary_bounds.push_back(0);
   for (const Shard& other : shards) vocabulary_bounds.push_back(other.vocabulary.end);
   if (spec.arch.position == PositionKind::rotary)
@@ -152,17 +174,35 @@ StageModel::Impl::Impl(const StageSpec& stage, WorkerGroup* group, const Compute
       frequencies.push_back(rotary_frequencies(rotary, spec.arch.head_dim, spec.arch.context));
 }
 
+// 0: that in which steps name the blocks.
+std::size_t StageModel::Impl::table_of(std::int64_t layer) const {
+  if (slot_blocks_of(layer) == 0) return 0;
+  const auto found = std::ranges::find(slot_tables, spec.arch.kind(layer).window, &SlotTable::window);
+  return found == slot_tables.end() ? 0 : static_cast<std::size_t>(found - slot_tables.begin()) + 1;
+}
+
+void StageModel::Impl::fill_slots(MicroBatch& batch) {
+  for (SlotTable& table : slot_tables) {
+    table.rows = slot_rows(batch.sequences(), table.window, spec.limits.block_tokens, spec.kv_sequences);
+    batch.tables.push_back(table.rows.sequences);
+    if (table.rows.from.empty()) continue;
+    table.from = at::tensor(table.rows.from, at::kLong).to(device.place());
+    table.to = at::tensor(table.rows.to, at::kLong).to(device.place());
+  }
+}
+
 // One by one, so that no more than one layer is there twice.
 void StageModel::Impl::keep_caches(RetainedCaches held, const std::set<std::int64_t>& to_part) {
   const auto stays = [&](std::int64_t layer, const HeldCache& cache) {
     return layer >= spec.layers.first && layer < spec.layers.end && cache.kv_heads == shard.kv_heads &&
-           cache.type == spec.kv_type && cache.kept.cache.block_tokens() == spec.limits.block_tokens;
+           cache.type == spec.kv_type && cache.kept.cache.block_tokens() == spec.limits.block_tokens &&
+           cache.kept.slot_blocks == slot_blocks_of(layer);
   };
   for (const auto& entry : held)
     if (to_part.contains(entry.first) && !stays(entry.first, entry.second)) parting.insert(entry);
   std::erase_if(held, [&](const auto& entry) { return !stays(entry.first, entry.second); });
   for (auto& [layer, cache] : held)
-    cache.kept.cache = resized(std::exchange(cache.kept.cache, {}), spec.kv_type, cache_shape(), device);
+    cache.kept.cache = resized(std::exchange(cache.kept.cache, {}), spec.kv_type, cache_shape_of(layer), device);
   caches = std::move(held);
 }
 
@@ -177,12 +217,15 @@ void StageModel::Impl::allocate_caches(std::uint64_t epoch) {
       continue;
     }
     if (!caches.contains(layer))
-      caches[layer] = {shard.kv_heads, spec.kv_type, {epoch, empty_cache(spec.kv_type, cache_shape(), device)}};
+      caches[layer] = {shard.kv_heads,
+                       spec.kv_type,
+                       {epoch, empty_cache(spec.kv_type, cache_shape_of(layer), device), slot_blocks_of(layer)}};
     const LayerCache& cache = caches.at(layer).kept.cache;
     if (tier == Tier::device) kv_bytes += allocated_bytes(cache.keys) + allocated_bytes(cache.values);
   }
   if (on_disk.empty()) return;
-  streamed_caches = std::make_unique<StreamedCaches>(on_disk, spec.kv_type, cache_shape(), buffer_blocks(), device);
+  streamed_caches =
+      std::make_unique<StreamedCaches>(on_disk, spec.kv_type, cache_shape(block_count()), buffer_blocks(), device);
   streamed_since = epoch;
   if (!spec.offload->cpu_attention) kv_bytes += streamed_caches->buffers_bytes();
 }
@@ -228,6 +271,9 @@ void StageModel::Impl::check_sequence(const Step& step, const StepSequence& sequ
     if (block < 0 || block >= block_count())
       refuse(step, fmt::format("sequence {}: block {} is outside of the {} blocks of the cache", sequence.sequence,
                                block, block_count()));
+  if (spec.kv_sequences > 0 && (sequence.slot < 0 || sequence.slot >= spec.kv_sequences))
+    refuse(step, fmt::format("sequence {}: slot {} is outside of the {} slots of the cache", sequence.sequence,
+                             sequence.slot, spec.kv_sequences));
 }
 
 std::vector<SequenceRows> StageModel::Impl::check(const Step& step) const {
@@ -236,9 +282,12 @@ std::vector<SequenceRows> StageModel::Impl::check(const Step& step) const {
     refuse(step, fmt::format("{} sequences, at most {} fit", step.sequences.size(), most.max_sequences));
   std::vector<SequenceRows> rows;
   std::int64_t tokens = 0;
+  std::set<std::int32_t> slots;
   for (const StepSequence& sequence : step.sequences) {
     check_sequence(step, sequence);
-    rows.push_back({tokens, sequence.count, sequence.position, sequence.blocks});
+    if (sequence.slot >= 0 && !slots.insert(sequence.slot).second)
+      refuse(step, fmt::format("sequence {}: slot {} is another's, too", sequence.sequence, sequence.slot));
+    rows.push_back({tokens, sequence.count, sequence.position, sequence.blocks, sequence.slot});
     tokens += sequence.count;
   }
   if (tokens > most.max_tokens) refuse(step, fmt::format("{} tokens, at most {} fit", tokens, most.max_tokens));
@@ -262,7 +311,7 @@ void StageModel::Impl::begin(const MicroBatch& batch, std::span<const std::int64
   };
   copy_to("positions", part(positions));
   if (spec.embedding) copy_to("tokens", part(tokens));
-  ops.begin_step(batch.sequences, rows("positions", batch.count));
+  ops.begin_step(batch.tables, rows("positions", batch.count));
 }
 
 void StageModel::Impl::embed(Tensor hidden) {
@@ -311,14 +360,21 @@ BlockBuffers StageModel::Impl::block_buffers(std::int64_t layer, std::int64_t to
 void StageModel::Impl::run_layer(std::int64_t layer, const BlockWeights& block, std::size_t number,
                                  const MicroBatch& batch, Tensor hidden) {
   const Tensor at_positions = rows("positions", batch.count);
+  const std::size_t table = table_of(layer);
   const auto run = [&](const LayerCache& cache, const std::vector<SequenceRows>& sequences) {
-    const BlockCall pass{spec.arch, ops, collectives, frequencies, at_positions, sequences};
+    const BlockCall pass{spec.arch, ops, collectives, frequencies, at_positions, sequences, table};
     run_block(pass, block, layer, cache, block_buffers(layer, batch.count), hidden);
   };
-  if (kv_tier(layer) != Tier::disk) return run(caches.at(layer).kept.cache, batch.sequences);
-  const StreamedCaches::Pass pass = streamed_caches->begin(layer, number);
-  run(pass.cache, pass.sequences);
-  streamed_caches->end();
+  if (kv_tier(layer) == Tier::disk) {
+    const StreamedCaches::Pass pass = streamed_caches->begin(layer, number);
+    run(pass.cache, pass.sequences);
+    return streamed_caches->end();
+  }
+  const LayerCache& cache = caches.at(layer).kept.cache;
+  run(cache, batch.tables[table]);
+  if (table == 0) return;
+  if (const SlotTable& slots = slot_tables[table - 1]; !slots.rows.from.empty())
+    copy_blocks(cache, slots.from, slots.to);
 }
 
 // Of the micro-batch that the layer has just run.
@@ -418,12 +474,14 @@ Tensor StageModel::forward(const Step& step, const Tensor& incoming, const std::
     MOTLEY_CHECK(incoming.size(0) == count && incoming.size(1) == m.spec.arch.hidden);
     hidden.copy_(incoming);
   }
-  const std::vector<MicroBatch> batches =
+  std::vector<MicroBatch> batches =
       micro_batches(sequences, m.spec.limits.max_tokens, m.streamed_caches ? m.buffer_blocks() : m.block_count());
+  MOTLEY_CHECK(m.slot_tables.empty() || batches.size() == 1);
+  m.fill_slots(batches.front());
   m.begin(batches.front(), tokens, positions);
   if (m.streamed_caches) {
     std::vector<std::vector<SequenceRows>> of_batches;
-    for (const MicroBatch& batch : batches) of_batches.push_back(batch.sequences);
+    for (const MicroBatch& batch : batches) of_batches.push_back(batch.sequences());
     m.streamed_caches->begin_step(of_batches);
   }
   const auto turn_to = [&](const MicroBatch& batch) {

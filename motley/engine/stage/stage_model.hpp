@@ -84,6 +84,7 @@ class StageModel {
   struct RetainedLayer {
     std::uint64_t epoch = 1;  // since when
     LayerCache cache;
+    std::int64_t slot_blocks = 0;  // that each slot has of these; 0: steps name them
   };
   RetainedLayer* retained_layer(std::int64_t layer);
   void let_parting_go();

@@ -5,6 +5,7 @@
 #include <optional>
 #include <vector>
 
+#include "motley/model/caches.hpp"
 #include "motley/model/offload.hpp"
 
 namespace motley {
@@ -20,10 +21,13 @@ struct StageSpec {
   DType weight_type = DType::fp32;
   DType kv_type = DType::fp32;
   std::int64_t kv_tokens = 0;
+  std::int64_t kv_sequences = 0;
   StepLimits limits = {};
   std::optional<LayerHomes> offload = {};  // none: all in the device's own memory
   bool host_apart = false;                 // which is another memory than the host's, as a GPU's always is
   std::vector<LayerRange> standby = {};    // layers of which it holds the weights as well
+  // Of layers that stay in the device's memory: what is offloaded is held whole, windows or not.
+  CacheRoom cache_room() const { return {kv_tokens, offload ? 0 : kv_sequences}; }
   // What one step may hold: as many micro-batches as share a pass over the weights.
   StepLimits step_limits() const {
     const std::int64_t batches = offload ? offload->batches : 1;

@@ -97,7 +97,7 @@ void StreamedCaches::begin_step(const std::vector<std::vector<SequenceRows>>& ba
       const auto count =
           static_cast<std::size_t>((rows.position + rows.count + shape_.block_tokens - 1) / shape_.block_tokens);
       batch->sequences.push_back(
-          {rows.first_row, rows.count, rows.position, std::span(batch->local).subspan(first, count)});
+          {rows.first_row, rows.count, rows.position, std::span(batch->local).subspan(first, count), rows.slot});
       first += count;
     }
     if (!batches_.empty() && !sequences.empty()) {

@@ -211,13 +211,13 @@ std::vector<double> ShapeMaker::rate_bounds(const ShapeSpec& spec) {
 
 // Every stage of the shape, whatever their order: items are stages, places are parts.
 ChainProblem ShapeMaker::chain_problem(const Pair& pair, const ShapeSpec& spec, const ServeForm& form,
-                                       std::int64_t kv_tokens) const {
+                                       const CacheRoom& caches) const {
   ChainProblem problem;
   problem.units = model_.arch.layers;
   problem.kind_of_unit = model_.arch.kind_of_layer;
   for (std::size_t p = 0; p < spec.size(); ++p) {
     const TensorGroup& group = pair.stage(spec[p], 0);
-    const LayerRoom room = layer_room(model_.arch, group, kv_tokens, options_.step);
+    const LayerRoom room = layer_room(model_.arch, group, caches, options_.step);
     ChainOption option{.place = static_cast<int>(p),
                        .takes = std::vector<int>(spec.size(), 0),
                        .per_unit = {},
@@ -266,7 +266,7 @@ ShapeMaker::Priced ShapeMaker::price(Pair& pair, const ShapeSpec& spec, std::siz
                            Phase::both,
                            batch > 1};
     const auto form = make_form({}, pair.cluster, model_.arch, point);
-    const ChainProblem problem = chain_problem(pair, spec, *form, kv_tokens_of(point, batch));
+    const ChainProblem problem = chain_problem(pair, spec, *form, room_of(point, batch));
     ChainSolver solver(problem);
     const CycleAnswer answer =
         least_cycle(solver, static_cast<double>(batch), std::numeric_limits<double>::infinity(), Instant::max());

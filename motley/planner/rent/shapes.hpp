@@ -58,7 +58,7 @@ class ShapeMaker {
   struct Priced;
   Pair& pair_of(const ShapeSpec& spec);
   ChainProblem chain_problem(const Pair& pair, const ShapeSpec& spec, const ServeForm& form,
-                             std::int64_t kv_tokens) const;
+                             const CacheRoom& caches) const;
   Priced price(Pair& pair, const ShapeSpec& spec, std::size_t class_index, std::int64_t batch);
   bool plausible(const ShapeSpec& spec) const;
 

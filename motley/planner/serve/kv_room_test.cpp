@@ -81,6 +81,30 @@ TEST(KvRoom, KeysAndValuesOfEightBitsHaveMoreRoom) {
   EXPECT_EQ(planned(lengthy).stages[0].kv_type, DType::fp16);
 }
 
+// By hand: a token takes 2,048 bytes on each of twelve full layers, and on each of the others every slot nine blocks of
+// 16; those of a step are 32 of its tokens and one for each of its sequences.
+TEST(KvRoom, LayersWithAWindowKeepThatAlone) {
+  const Cluster cluster = cluster_of(R"(
+format = "motley.cluster/1"
+[[machine]]
+name = "box"
+devices = ["RTX 3090"]
+)");
+  const ServePlan plan = plan_serve(cluster, read_model("gpt-oss-20b"), workload_of(1500, 500),
+                                    {.objective = Objective::throughput, .weight_type = DType::mxfp4, .kv_type = DType::bf16})
+                             .plan.value();
+  EXPECT_TRUE(verify(plan).empty());
+  ASSERT_EQ(plan.stages.size(), 1u);
+  const Stage& stage = plan.stages[0];
+  EXPECT_GE(stage.kv_sequences, std::max<std::int64_t>(plan.step.max_sequences, plan.routes[0].batch));
+  const TierMemory memory = plan.predicted.memory_bytes.at("box/0").device;
+  const std::int64_t windows =
+      12 * (9 * stage.kv_sequences + plan.step.max_tokens / 16 + plan.step.max_sequences) * 16 * 2048;
+  const std::int64_t left = memory.limit - memory.weights - memory.activations - memory.reserve - windows;
+  EXPECT_EQ(stage.kv_tokens, left / (12 * 2048) / 16 * 16);
+  EXPECT_EQ(memory.kv, windows + stage.kv_tokens * 12 * 2048);
+}
+
 TEST(KvRoom, LongRequestsMoveLayersOffTheTightDevice) {
   const Workload brief = workload_of(16, 16), lengthy = workload_of(1500, 500);
   const ServePlan for_brief = planned(brief), for_lengthy = planned(lengthy);

@@ -120,7 +120,7 @@ std::int64_t a4000_layers(const std::string& reserve) {
   const StepLimits smallest{.max_tokens = 1, .max_sequences = 1, .block_tokens = 16};
   const TensorGroup group = make_group(cluster, arch, {0, 1}, {}, DType::fp16, DType::fp16, smallest);
   EXPECT_NEAR(static_cast<double>(group.ranks[0].blocks[0].bytes) / (1 << 30), 0.797, 0.0005);
-  return most_layers_in_memory(arch, group, {}, 0, smallest);
+  return most_layers_in_memory(arch, group, {}, {}, smallest);
 }
 
 TEST(Acceptance, ASixteenGigabyteCardHoldsEighteenOrNineteenLayersAndNeverTwenty) {

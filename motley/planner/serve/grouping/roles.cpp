@@ -152,7 +152,8 @@ class RoleWriter {
       plan_.stages.push_back(std::move(stage));
     }
     // One block table serves the chain, whatever routes pass it.
-    fill_kv(plan_, {.id = "", .path = chains_[i]}, most_kv_tokens(plan_, problem_.options.max_batch));
+    fill_kv(plan_, {.id = "", .path = chains_[i], .batch = pipeline(i).best().batch},
+            most_kv_tokens(plan_, problem_.options.max_batch));
   }
 
   // A group that decodes divides its batch among those that prefill for it.

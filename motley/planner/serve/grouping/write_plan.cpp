@@ -82,11 +82,20 @@ void set_crossing_types(const ServeProblem& problem, ServePlan& plan) {
 }
 
 void fill_kv(ServePlan& plan, const Route& route, std::int64_t most_tokens) {
+  std::vector<Stage> stages;
+  for (const auto& hop : route.path) stages.push_back(plan.stage(hop.stage));
+  const std::int64_t slots = kv_slots(plan, stages, most_kv_slots(plan, route));
   std::int64_t tokens = most_tokens;
-  for (const auto& hop : route.path) tokens = std::min(tokens, kv_room_tokens(plan, plan.stage(hop.stage)));
+  for (Stage& stage : stages) {
+    stage.kv_sequences = stage.offload ? 0 : slots;
+    tokens = std::min(tokens, kv_room_tokens(plan, stage, most_tokens));
+  }
   for (auto& stage : plan.stages)
     for (const auto& hop : route.path)
-      if (hop.stage == stage.id) stage.kv_tokens = tokens;
+      if (hop.stage == stage.id) {
+        stage.kv_tokens = tokens;
+        stage.kv_sequences = stage.offload ? 0 : slots;
+      }
 }
 
 void predict(ServePlan& plan, const CostOptions& options) {
@@ -170,6 +179,8 @@ void list_unused(Groups& groups, const std::vector<Pipeline>& pipelines, ServePl
 
 namespace {
 
+std::int64_t free_bytes(const DeviceMemory& memory) { return memory.device.limit - memory.device.total(); }
+
 // Devices of the stage's machine, each of which has an equal part of its host memory and disk.
 std::int64_t sharing_tiers(const ServePlan& plan, const Stage& stage) {
   const auto device = static_cast<std::size_t>(plan.cluster.find_device(stage.devices.at(0)));
@@ -178,9 +189,15 @@ std::int64_t sharing_tiers(const ServePlan& plan, const Stage& stage) {
 
 }  // namespace
 
-std::int64_t kv_room_tokens(const ServePlan& plan, Stage stage) {
+std::int64_t kv_room_tokens(const ServePlan& plan, Stage stage, std::int64_t most_tokens) {
   stage.kv_tokens = 0;
   const std::vector<DeviceMemory> empty = stage_memory(plan, stage);
+  if (!stage.offload) {
+    std::int64_t tokens = most_tokens;
+    for (std::size_t rank = 0; rank < empty.size(); ++rank)
+      tokens = std::min(tokens, tokens_in(plan, stage, rank, free_bytes(empty[rank]), most_tokens));
+    return tokens;
+  }
   stage.kv_tokens = plan.step.block_tokens;
   const std::vector<DeviceMemory> one = stage_memory(plan, stage);
   std::int64_t blocks = std::numeric_limits<std::int64_t>::max();
@@ -193,7 +210,36 @@ std::int64_t kv_room_tokens(const ServePlan& plan, Stage stage) {
           of == &DeviceMemory::device ? without.limit : (without.limit - reserve) / sharing_tiers(plan, stage);
       blocks = std::min(blocks, (limit - without.total()) / with.kv);
     }
-  return std::max<std::int64_t>(blocks, 0) * plan.step.block_tokens;
+  return std::min(most_tokens, std::max<std::int64_t>(blocks, 0) * plan.step.block_tokens);
+}
+
+std::int64_t kv_slots(const ServePlan& plan, const std::vector<Stage>& stages, std::int64_t most) {
+  if (!has_slots(plan.model.arch)) return 0;
+  const ServePoint point{plan.workload.mean_prompt_tokens(), plan.workload.mean_output_tokens(), 1, plan.step};
+  std::int64_t too_many = most + 1;
+  for (Stage stage : stages) {
+    if (stage.offload) continue;
+    stage.kv_tokens = 0;
+    const std::vector<DeviceMemory> empty = stage_memory(plan, stage);
+    std::int64_t fits = 1;
+    while (too_many - fits > 1) {
+      const std::int64_t middle = (fits + too_many) / 2, tokens = kv_tokens_of(point, middle);
+      stage.kv_sequences = middle;
+      bool all = true;
+      for (std::size_t rank = 0; rank < empty.size(); ++rank)
+        all = all && tokens_in(plan, stage, rank, free_bytes(empty[rank]), tokens) >= tokens;
+      (all ? fits : too_many) = middle;
+    }
+  }
+  return too_many - 1;
+}
+
+std::int64_t most_kv_slots(const ServePlan& plan, const Route& route) {
+  const std::int64_t micro_batches = route.path.size() == 1 ? 1 : std::ssize(route.path) + 1;
+  std::int64_t in_step = plan.step.max_sequences;
+  for (const Hop& hop : route.path)
+    in_step = std::max(in_step, plan.step.max_sequences * plan.stage(hop.stage).batches());
+  return std::max(route.batch, in_step * micro_batches);
 }
 
 namespace {

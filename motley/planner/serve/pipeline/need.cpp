@@ -60,9 +60,9 @@ Need least_need(const ServeProblem& problem) {
   const Architecture& arch = problem.model.arch;
   const Shard whole = whole_shard(arch);
   const ServePoint point = problem.point(1);
-  return {static_cast<double>(weight_bytes(arch, whole_model(arch), whole, problem.smallest_weights())),
-          static_cast<double>(kv_cache_bytes(arch, arch.layers, whole, problem.kv_type, kv_tokens_of(point, 1),
-                                             point.step.block_tokens))};
+  return {
+      static_cast<double>(weight_bytes(arch, whole_model(arch), whole, problem.smallest_weights())),
+      static_cast<double>(cache_bytes(arch, {0, arch.layers}, whole, problem.kv_type, room_of(point, 1), point.step))};
 }
 
 double usable_bytes(const ServeProblem& problem, int device) {

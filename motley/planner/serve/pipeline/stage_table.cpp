@@ -188,15 +188,15 @@ std::vector<int> StageTable::counts() const {
 }
 
 // By the form's own rule, where it has one, and by the bytes of model/.
-LayerRoom StageTable::room(const ServeForm& form, const TensorGroup& group, std::int64_t kv_tokens,
+LayerRoom StageTable::room(const ServeForm& form, const TensorGroup& group, const CacheRoom& caches,
                            std::int64_t in_flight, MemoryRule rule) const {
-  if (!form.most_layers(group, {}, in_flight)) return layer_room(arch_, group, kv_tokens, step_);
+  if (!form.most_layers(group, {}, in_flight)) return layer_room(arch_, group, caches, step_);
   LayerRoom room{.size = std::vector<std::int64_t>(arch_.kinds.size(), 1)};
   for (const StageEnds ends : all_ends) {
     std::int64_t& capacity = room.capacity[ends_index(ends)];
     capacity = *form.most_layers(group, ends, in_flight);
     if (rule == MemoryRule::true_bytes)
-      capacity = std::min(capacity, most_layers_in_memory(arch_, group, ends, kv_tokens, step_));
+      capacity = std::min(capacity, most_layers_in_memory(arch_, group, ends, caches, step_));
   }
   return room;
 }
@@ -213,7 +213,7 @@ ChainProblem StageTable::problem(const ServeForm& form, const ServePoint& point,
   problem.units = arch_.layers;
   problem.kind_of_unit = arch_.kind_of_layer;
   const std::size_t layer_kinds = arch_.kinds.size();
-  const std::int64_t kv_tokens = kv_tokens_of(point, in_flight);
+  const CacheRoom caches = room_of(point, in_flight);
   for (const auto& kind : kinds_) {
     ChainOption option{.place = kind.place, .takes = kind.takes, .per_unit = {}, .at = {}};
     if (kind.tiers) {
@@ -221,11 +221,11 @@ ChainProblem StageTable::problem(const ServeForm& form, const ServePoint& point,
       option.unit_size.assign(layer_kinds, 1);
       for (const StageEnds ends : all_ends)
         if (const auto placed =
-                place_offloaded(form, arch_, kind.group, ends, mean_layer_counts(arch_, kind.most_layers), kv_tokens,
-                                step_.block_tokens, *kind.tiers))
+                place_offloaded(form, arch_, kind.group, ends, mean_layer_counts(arch_, kind.most_layers),
+                                caches.tokens, step_.block_tokens, *kind.tiers))
           option.at[ends_index(ends)] = {seconds(form.streamed(kind.group, ends, *placed)), kind.most_layers};
     } else {
-      LayerRoom fits = room(form, kind.group, kv_tokens, in_flight, rule);
+      LayerRoom fits = room(form, kind.group, caches, in_flight, rule);
       for (std::size_t k = 0; k < layer_kinds; ++k) option.per_unit.push_back(seconds(form.block(kind.group, k)));
       for (const StageEnds ends : all_ends)
         option.at[ends_index(ends)] = {seconds(form.ends(kind.group, ends)), fits.capacity[ends_index(ends)]};

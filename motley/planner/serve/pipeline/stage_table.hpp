@@ -72,7 +72,7 @@ class StageTable {
   void add_mixed(const ServeOptions& options);
   void add_offloading(const ServeProblem& problem);
   void add_kind(std::vector<int> takes, int place, std::vector<double> shares = {});
-  LayerRoom room(const ServeForm& form, const TensorGroup& group, std::int64_t kv_tokens, std::int64_t in_flight,
+  LayerRoom room(const ServeForm& form, const TensorGroup& group, const CacheRoom& caches, std::int64_t in_flight,
                  MemoryRule rule) const;
   std::vector<int> devices_taken(const std::vector<int>& takes) const;
   template <class Weight>

@@ -114,7 +114,7 @@ class NodeRates {
   std::int64_t most_layers(const TensorGroup& group, StageEnds ends, std::int64_t in_flight) const {
     const ServePoint point = problem_.point(1);
     const std::int64_t fits =
-        most_layers_in_memory(problem_.model.arch, group, ends, kv_tokens_of(point, in_flight), point.step);
+        most_layers_in_memory(problem_.model.arch, group, ends, room_of(point, in_flight), point.step);
     return std::min(form_->most_layers(group, ends, in_flight).value_or(fits), fits);
   }
 
@@ -282,25 +282,36 @@ void fill_shared_kv(const ServeProblem& problem, ServePlan& plan) {
 
   struct Set {
     std::int64_t room = std::numeric_limits<std::int64_t>::max();  // tokens
-    std::int64_t routes = 0;
+    std::int64_t routes = 0, slots = 0;
     double weight = 0;
+    std::vector<Stage> stages = {};
   };
   std::map<std::string, Set> sets;
   const auto set_of = [&](const Route& route) -> Set& { return sets[root(route.path.front().stage)]; };
-  for (const auto& stage : plan.stages) {
-    Set& set = sets[root(stage.id)];
-    set.room = std::min(set.room, kv_room_tokens(plan, stage));
-  }
+  for (const auto& stage : plan.stages) sets[root(stage.id)].stages.push_back(stage);
   for (const auto& route : plan.routes) {
-    set_of(route).weight += route.weight;
-    ++set_of(route).routes;
+    Set& set = set_of(route);
+    set.weight += route.weight;
+    ++set.routes;
+    set.slots += most_kv_slots(plan, route);
   }
   const std::int64_t most_batch = problem.options.max_batch;
-  for (auto& [id, set] : sets) set.room = std::min(set.room, set.routes * most_kv_tokens(plan, most_batch));
-  for (auto& stage : plan.stages) stage.kv_tokens = sets[root(stage.id)].room;
+  for (auto& [id, set] : sets) {
+    set.slots = kv_slots(plan, set.stages, set.slots);
+    const std::int64_t most = set.routes * most_kv_tokens(plan, most_batch);
+    for (Stage& stage : set.stages) {
+      stage.kv_sequences = stage.offload ? 0 : set.slots;
+      set.room = std::min(set.room, kv_room_tokens(plan, stage, most));
+    }
+  }
+  for (auto& stage : plan.stages) {
+    stage.kv_tokens = sets[root(stage.id)].room;
+    stage.kv_sequences = stage.offload ? 0 : sets[root(stage.id)].slots;
+  }
   for (auto& route : plan.routes) {
     const Set& set = set_of(route);
-    const double all = requests_in(problem.point(1), static_cast<double>(set.room));
+    double all = requests_in(problem.point(1), static_cast<double>(set.room));
+    if (set.slots > 0) all = std::min(all, static_cast<double>(set.slots));
     const double fits = std::floor(all * route.weight / set.weight + 1e-9);
     route.batch = std::clamp<std::int64_t>(static_cast<std::int64_t>(fits), 1, most_batch);
   }
