@@ -238,9 +238,12 @@ class RandomModelTest : public NeededChunksTest {
     writer.set_text("general.architecture", "llama");
     writer.set_u32("llama.attention.head_count", static_cast<std::uint32_t>(arch.heads));
     writer.set_u32("llama.attention.head_count_kv", static_cast<std::uint32_t>(arch.kv_heads));
-    const std::vector<TensorSpec> tensors = part_tensors(arch, whole_model(arch));
-    for (const TensorSpec& tensor : tensors)
+    std::vector<TensorSpec> tensors = part_tensors(arch, whole_model(arch));
+    std::erase_if(tensors, [](const TensorSpec& tensor) { return tensor.expert > 0; });  // the first stands for all
+    for (TensorSpec& tensor : tensors) {
+      if (tensor.expert == 0) tensor.shape.insert(tensor.shape.begin(), arch.kinds[tensor.kind].experts.count);
       writer.add_tensor(gguf_name(family_of(arch).tensors, tensor.name), "BF16", tensor.shape);
+    }
     writer.write(folder / "model.gguf", [&](std::int64_t index, const GgufWriter::Sink& sink) {
       sink(random_bytes(bf16_bytes(tensors[static_cast<std::size_t>(index)])));
     });
@@ -269,9 +272,8 @@ class RandomModelTest : public NeededChunksTest {
       cache.put(id, read_chunk(folder, manifest.files[id.file], id.chunk));
     const Checkpoint fetched(cache.model(), tensor_naming);
     const Architecture& arch = plan.model.arch;
-    const Shard shard =
-        make_shards(arch, static_cast<int>(stage.devices.size()), stage.shares, stage.weight_type)[rank];
-    for (const TensorSpec& tensor : part_tensors(arch, {stage.layers, stage.embedding, stage.head})) {
+    const Shard shard = stage_shards(arch, stage)[rank];
+    for (const TensorSpec& tensor : held_tensors(arch, {stage.layers, stage.embedding, stage.head}, shard)) {
       const Slice slice = slice_of(arch, tensor, shard);
       const std::vector<float> here = part_of(fetched, tensor, slice), there = part_of(whole, tensor, slice);
       ASSERT_EQ(std::memcmp(here.data(), there.data(), here.size() * sizeof(float)), 0) << tensor.name;
@@ -290,6 +292,12 @@ class RandomModelTest : public NeededChunksTest {
         if (random_() % 2 == 0)
           for (std::size_t rank = 0; rank < stage.devices.size(); ++rank)
             stage.shares.push_back(1 + static_cast<double>(random_() % 4));
+      if (const std::int64_t experts = arch.kinds.front().experts.count; experts > 0)
+        for (Stage& stage : plan.stages) {
+          const std::int64_t others = std::ssize(stage.devices) - 1;
+          stage.expert_shares.assign(stage.devices.size(), 1);
+          stage.expert_shares[random_() % stage.devices.size()] = experts - others;
+        }
       const Stage& stage = plan.stages[random_() % plan.stages.size()];
       const std::size_t rank = random_() % stage.devices.size();
       SCOPED_TRACE(fmt::format("{} of {}, shares {}", stage.devices[rank], fmt::join(degrees, ", "),
@@ -306,6 +314,30 @@ TEST_F(RandomModelTest, AWorkerReadsTheSameFromWhatItNeedsOfSafetensors) {
     const Architecture arch = llama(256, 3, 4096, 16384, tied);
     check_plans(arch, write_folder(arch), 8);
   }
+}
+
+// Of whole experts no chunk of another rank's alone, whether each has tensors of its own or all are one.
+TEST_F(RandomModelTest, AWorkerReadsTheSameFromWhatItNeedsOfItsExperts) {
+  const Architecture arch = read_architecture(
+      parse_json(R"({"model_type": "mixtral", "vocab_size": 16384, "hidden_size": 256, "intermediate_size": 2048,
+                     "num_hidden_layers": 3, "num_attention_heads": 4, "num_key_value_heads": 2,
+                     "num_local_experts": 6, "num_experts_per_tok": 2, "torch_dtype": "bfloat16"})",
+                 "config.json"),
+      "config.json");
+  ServePlan plan = plan_over(arch, {2});
+  const auto check = [&](const fs::path& model) {
+    check_plans(arch, model, 8);
+    const ModelManifest manifest = make_manifest(model);
+    const auto needed = [&](std::vector<std::int64_t> shares) {
+      plan.stages[0].expert_shares = std::move(shares);
+      return needed_chunks(plan, "box/1", model, manifest).size();
+    };
+    EXPECT_LT(needed({5, 1}), needed({1, 5}));
+    EXPECT_LT(needed({5, 1}), needed({})) << "of columns each rank needs some of every expert";
+  };
+  check(write_folder(arch));
+  fs::remove(folder / "model.safetensors");
+  check(write_gguf(arch));
 }
 
 TEST_F(RandomModelTest, AWorkerReadsTheSameFromWhatItNeedsOfAGgufFile) {

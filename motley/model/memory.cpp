@@ -15,7 +15,8 @@ constexpr std::int64_t alignment = 64;
 std::int64_t aligned(std::int64_t bytes) { return (bytes + alignment - 1) / alignment * alignment; }
 
 std::int64_t tensor_bytes(const Architecture& arch, const TensorSpec& tensor, const Shard& shard, DType weight_type) {
-  return tensor.copies() * aligned(held_bytes(slice_of(arch, tensor, shard), held_type(arch, tensor, weight_type)));
+  return held_copies(tensor, shard) *
+         aligned(held_bytes(slice_of(arch, tensor, shard), held_type(arch, tensor, weight_type)));
 }
 
 }  // namespace

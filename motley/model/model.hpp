@@ -92,6 +92,7 @@ struct Shard {
   std::vector<Span> columns;  // of the FFN, or of every expert, by kind of layer
   std::vector<Span> shared;   // of the shared expert, by kind of layer; an empty span where it has none
   Span vocabulary;            // rows of embedding and head
+  std::vector<Span> experts;  // of which it holds those columns, by kind of layer; an empty span where there are none
   bool operator==(const Shard&) const = default;
 };
 bool of_one_size(const Shard& a, const Shard& b);  // wherever they lie
@@ -104,10 +105,18 @@ constexpr double share_tolerance = 1e-6;  // shares of a whole sum to 1 but for 
 // Cuts a block for a group with these shares (any scale; empty: equal). KV heads go by largest remainder, at least one
 // each; with more ranks than KV heads, a KV head is held by consecutive ranks that divide its query heads. FFN columns
 // and vocabulary follow the shares, cut at multiples of 8 where every rank gets that much, never empty; the FFN columns
-// at whole blocks of the file's types, and of `weight_type`, where every rank gets one. Throws an input error where it
-// cannot be done: more ranks than query heads, FFN columns or rows of vocabulary; shares that are not positive.
+// at whole blocks of the file's types, and of `weight_type`, where every rank gets one. Of experts each rank gets
+// columns of every one; with `expert_shares`, that many whole ones, in rank order. Throws an input error where it cannot
+// be done: more ranks than query heads, FFN columns or rows of vocabulary; shares that are not positive; experts that
+// are left over, or a rank without one.
 std::vector<Shard> make_shards(const Architecture& arch, int degree, const std::vector<double>& shares = {},
-                               DType weight_type = DType::file);
+                               DType weight_type = DType::file, const std::vector<std::int64_t>& expert_shares = {});
+
+// Whole experts for the ranks of a group with these shares, in proportion to them, where columns would leave a rank
+// with notably more than its share of the experts' bytes: blocks of their types are too wide. Empty where columns
+// serve, or where there are too few experts for that.
+std::vector<std::int64_t> choose_expert_shares(const Architecture& arch, int degree, const std::vector<double>& shares,
+                                               DType weight_type);
 
 // The part of a tensor that a rank holds: rows x columns of the whole.
 struct Slice {
@@ -116,7 +125,12 @@ struct Slice {
   std::int64_t elements() const { return rows.size() * columns.size(); }
   bool operator==(const Slice&) const = default;
 };
+// Empty where the tensor is of an expert that other ranks hold.
 Slice slice_of(const Architecture& arch, const TensorSpec& tensor, const Shard& shard);
+// Of how many experts the rank holds such a slice where the tensor stands for all of them; otherwise 1.
+std::int64_t held_copies(const TensorSpec& tensor, const Shard& shard);
+// The tensors of a part of which the rank holds any.
+std::vector<TensorSpec> held_tensors(const Architecture& arch, const ModelPart& part, const Shard& shard);
 
 // ---- memory of one rank ----
 

@@ -16,6 +16,11 @@ constexpr std::int64_t grain = 8;
 
 constexpr std::int64_t small_block = 32;  // values of a block of GGUF's types but for the K types and iq4_xs
 
+// Fewer whole experts divide more coarsely than columns do, and what a rank holds beyond this part of its share of them
+// makes the others wait.
+constexpr std::int64_t least_experts_per_rank = 4;
+constexpr double most_of_share = 1.05;
+
 constexpr double rounding = 1e-9;  // quotas this close to a whole number are that number
 
 std::vector<double> normalised(const std::vector<double>& shares, std::size_t degree) {
@@ -147,17 +152,52 @@ std::int64_t block_along(const Architecture& arch, std::size_t kind, TensorCut c
 
 Span scaled(const Span& span, std::int64_t factor) { return {span.first * factor, span.end * factor}; }
 
+// Of each kind of layer that has experts.
+void check_expert_shares(const Architecture& arch, std::size_t degree, const std::vector<std::int64_t>& shares) {
+  const std::string columns = "or remove `expert_shares`: each device then has columns of every expert";
+  if (shares.size() != degree)
+    throw input_error(fmt::format("{} expert shares for {} devices", shares.size(), degree),
+                      "give one for each device, " + columns);
+  if (std::ranges::all_of(arch.kinds, [](const LayerKind& kind) { return kind.experts.count == 0; }))
+    throw input_error("the model has no experts to divide", "remove `expert_shares`");
+  const std::int64_t sum = std::accumulate(shares.begin(), shares.end(), std::int64_t{0});
+  const std::vector<std::int64_t> layers = layer_of_kinds(arch);
+  for (std::size_t kind = 0; kind < arch.kinds.size(); ++kind) {
+    const std::int64_t experts = arch.kinds[kind].experts.count;
+    if (experts == 0) continue;
+    for (std::size_t rank = 0; rank < degree; ++rank)
+      if (shares[rank] < 1)
+        throw input_error(fmt::format("rank {} holds none of the {} experts of layer {}", rank, experts, layers[kind]),
+                          "give it at least one, " + columns);
+    if (sum != experts)
+      throw input_error(
+          fmt::format("the expert shares sum to {}, and layer {} has {} experts", sum, layers[kind], experts),
+          "give each expert to one device, " + columns);
+  }
+}
+
+// Whole ones, rank after rank.
+std::vector<Span> spans_of(const std::vector<std::int64_t>& counts) {
+  std::vector<Span> spans;
+  for (std::int64_t first = 0; const std::int64_t count : counts) {
+    spans.push_back({first, first + count});
+    first += count;
+  }
+  return spans;
+}
+
 }  // namespace
 
 bool of_one_size(const Shard& a, const Shard& b) {
   return a.heads.size() == b.heads.size() && a.kv_heads.size() == b.kv_heads.size() &&
          std::ranges::equal(a.columns, b.columns, {}, &Span::size, &Span::size) &&
          std::ranges::equal(a.shared, b.shared, {}, &Span::size, &Span::size) &&
+         std::ranges::equal(a.experts, b.experts, {}, &Span::size, &Span::size) &&
          a.vocabulary.size() == b.vocabulary.size();
 }
 
 std::vector<Shard> make_shards(const Architecture& arch, int degree, const std::vector<double>& shares,
-                               DType weight_type) {
+                               DType weight_type, const std::vector<std::int64_t>& expert_shares) {
   if (degree < 1)
     throw input_error(fmt::format("a tensor-parallel degree must be at least 1, found {}", degree),
                       "use a degree of 1 for the whole model on one device");
@@ -166,20 +206,28 @@ std::vector<Shard> make_shards(const Architecture& arch, int degree, const std::
                       fmt::format("use a tensor-parallel degree of at most {} for this model", arch.heads));
   const auto ranks = static_cast<std::size_t>(degree);
   const std::vector<double> parts = normalised(shares, ranks);
+  const bool whole_experts = !expert_shares.empty();
+  if (whole_experts) check_expert_shares(arch, ranks, expert_shares);
   std::vector<Shard> shards(ranks);
   degree <= arch.kv_heads ? cut_groups(arch, parts, shards) : cut_inside_groups(arch, parts, shards);
   for (std::size_t kind = 0; kind < arch.kinds.size(); ++kind) {
     const auto cut_columns = [&](std::int64_t columns, std::string_view what, TensorCut along) {
       return cut(columns, parts, what, block_along(arch, kind, along, columns, weight_type));
     };
-    const std::int64_t shared_ffn = arch.kinds[kind].experts.shared_ffn;
-    const std::vector<Span> ffn = cut_columns(arch.kinds[kind].ffn, "FFN columns", TensorCut::ffn_in);
+    const LayerKind& of = arch.kinds[kind];
+    const std::int64_t shared_ffn = of.experts.shared_ffn;
+    const bool whole = whole_experts && of.experts.count > 0;
+    const std::vector<Span> ffn =
+        whole ? std::vector<Span>(ranks, Span{0, of.ffn}) : cut_columns(of.ffn, "FFN columns", TensorCut::ffn_in);
+    const std::vector<Span> experts =
+        whole ? spans_of(expert_shares) : std::vector<Span>(ranks, Span{0, of.experts.count});
     const std::vector<Span> shared =
         shared_ffn > 0 ? cut_columns(shared_ffn, "columns of the shared expert", TensorCut::shared_ffn_in)
                        : std::vector<Span>(ranks);
     for (std::size_t rank = 0; rank < ranks; ++rank) {
       shards[rank].columns.push_back(ffn[rank]);
       shards[rank].shared.push_back(shared[rank]);
+      shards[rank].experts.push_back(experts[rank]);
     }
   }
   const std::vector<Span> vocabulary = cut(arch.vocabulary, parts, "rows of vocabulary");
@@ -187,7 +235,46 @@ std::vector<Shard> make_shards(const Architecture& arch, int degree, const std::
   return shards;
 }
 
+std::vector<std::int64_t> choose_expert_shares(const Architecture& arch, int degree, const std::vector<double>& shares,
+                                               DType weight_type) {
+  std::int64_t count = 0;
+  for (const LayerKind& kind : arch.kinds) {
+    if (kind.experts.count == 0) continue;
+    if (count > 0 && kind.experts.count != count) return {};
+    count = kind.experts.count;
+  }
+  const auto ranks = static_cast<std::size_t>(degree);
+  if (degree < 2 || count < least_experts_per_rank * degree) return {};
+  const std::vector<double> parts = normalised(shares, ranks);
+  const std::vector<Shard> shards = make_shards(arch, degree, shares, weight_type), whole = make_shards(arch, 1);
+  for (const std::int64_t layer : layer_of_kinds(arch)) {
+    const auto bytes = [&](const Shard& shard) {  // of its experts
+      std::int64_t sum = 0;
+      for (const TensorSpec& tensor : block_tensors(arch, layer))
+        if (tensor.experts > 0) sum += held_bytes(slice_of(arch, tensor, shard), held_type(arch, tensor, weight_type));
+      return static_cast<double>(sum);
+    };
+    for (std::size_t rank = 0; rank < ranks; ++rank)
+      if (bytes(shards[rank]) > most_of_share * parts[rank] * bytes(whole.front())) return apportion(count, parts);
+  }
+  return {};
+}
+
+std::int64_t held_copies(const TensorSpec& tensor, const Shard& shard) {
+  return tensor.experts > 0 ? shard.experts.at(tensor.kind).size() : 1;
+}
+
+std::vector<TensorSpec> held_tensors(const Architecture& arch, const ModelPart& part, const Shard& shard) {
+  std::vector<TensorSpec> tensors = part_tensors(arch, part);
+  std::erase_if(tensors, [&](const TensorSpec& tensor) { return slice_of(arch, tensor, shard).elements() == 0; });
+  return tensors;
+}
+
 Slice slice_of(const Architecture& arch, const TensorSpec& tensor, const Shard& shard) {
+  if (tensor.expert >= 0) {
+    const Span& held = shard.experts.at(tensor.kind);
+    if (tensor.expert < held.first || tensor.expert >= held.end) return {};
+  }
   Slice slice{{0, tensor.shape.at(0)}, {0, tensor.shape.size() > 1 ? tensor.shape[1] : 1}};
   switch (tensor.cut) {
     case TensorCut::replicated: break;

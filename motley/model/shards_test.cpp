@@ -36,7 +36,7 @@ std::vector<std::int64_t> sizes(const std::vector<Shard>& shards, const std::fun
 
 TEST(Shards, OneRankHoldsAll) {
   const Shard whole = make_shards(shape(8, 2), 1).front();
-  EXPECT_EQ(whole, (Shard{{0, 8}, {0, 2}, {{0, 1024}}, {{}}, {0, 1000}}));
+  EXPECT_EQ(whole, (Shard{{0, 8}, {0, 2}, {{0, 1024}}, {{}}, {0, 1000}, {{}}}));
 }
 
 TEST(Shards, EightKvHeadsOverThree) {

@@ -74,6 +74,7 @@ std::vector<TensorSpec> with_each_expert(std::vector<TensorSpec> tensors) {
     for (std::int64_t expert = 0; expert < tensor.experts; ++expert) {
       TensorSpec& one = all.emplace_back(tensor);
       one.experts = 0;
+      one.expert = expert;
       one.role = with_expert(one.role, expert);
       one.stacked_name = std::exchange(one.name, with_expert(one.name, expert));
     }

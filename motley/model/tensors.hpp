@@ -41,6 +41,7 @@ struct TensorSpec {
   // number goes). 0: it stands for itself.
   std::int64_t experts = 0;
   std::string stacked_name = {};  // of one expert's: the name with E
+  std::int64_t expert = -1;       // of one expert's: its number
   // Where types are kept by name: that of all experts' tensors, with E in the number's place, since a GGUF file has one
   // for them all.
   const std::string& type_name() const { return stacked_name.empty() ? name : stacked_name; }

@@ -10,14 +10,19 @@ namespace {
 
 std::int64_t held(const Architecture& arch, const std::vector<TensorSpec>& tensors, const Shard& shard) {
   std::int64_t elements = 0;
-  for (const TensorSpec& tensor : tensors) elements += tensor.copies() * slice_of(arch, tensor, shard).elements();
+  for (const TensorSpec& tensor : tensors)
+    elements += held_copies(tensor, shard) * slice_of(arch, tensor, shard).elements();
   return elements;
 }
 
-// FFN columns of the rank that a token passes, those of the shared expert among them.
+// FFN columns of the rank that a token passes, those of the shared expert among them. Of whole experts as many as on
+// average.
 std::int64_t passed_columns(const Architecture& arch, std::int64_t layer, const Shard& shard) {
   const std::size_t kind = arch.kind_index(layer);
-  return arch.kind(layer).active_ffns() * shard.columns.at(kind).size() + shard.shared.at(kind).size();
+  std::int64_t columns = arch.kind(layer).active_ffns() * shard.columns.at(kind).size();
+  if (const std::int64_t experts = arch.kind(layer).experts.count; experts > 0)
+    columns = columns * shard.experts.at(kind).size() / experts;
+  return columns + shard.shared.at(kind).size();
 }
 
 }  // namespace

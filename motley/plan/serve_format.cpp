@@ -64,6 +64,11 @@ Schema<Stage> schema_of(Bound<Stage>) {
       .field("devices", &S::devices, "One tensor-parallel rank each, in order. A device belongs to one stage.",
              {.required = true})
       .field("shares", &S::shares, "Shares of the ranks; they sum to 1. Default: equal.")
+      .field(
+          "expert_shares", &S::expert_shares,
+          "Whole experts of each rank, in rank order; they sum to the experts of a layer. Default: each rank has its "
+          "share of the columns of every expert.",
+          {.min = 0, .max = 1 << 20})
       .field("embedding", &S::embedding, "Holds the embedding: the first stage of a route. Default: false.", written)
       .field("head", &S::head, "Holds the final norm and the LM head: the last stage of a route. Default: false.",
              written)

@@ -38,11 +38,15 @@ const Stage& ServePlan::stage(const std::string& id) const {
                     did_you_mean(id, ids, fmt::format("choose one of {}", fmt::join(ids, ", "))));
 }
 
+std::vector<Shard> stage_shards(const Architecture& arch, const Stage& stage) {
+  return make_shards(arch, static_cast<int>(stage.devices.size()), stage.shares, stage.weight_type,
+                     stage.expert_shares);
+}
+
 std::vector<DeviceMemory> stage_memory(const ServePlan& plan, const Stage& stage) {
   const Architecture& arch = plan.model.arch;
   const ModelPart part{stage.layers, stage.embedding, stage.head};
-  const std::vector<Shard> shards =
-      make_shards(arch, static_cast<int>(stage.devices.size()), stage.shares, stage.weight_type);
+  const std::vector<Shard> shards = stage_shards(arch, stage);
   std::vector<DeviceMemory> memory;
   for (std::size_t rank = 0; rank < stage.devices.size(); ++rank) {
     const int device = plan.cluster.find_device(stage.devices[rank]);

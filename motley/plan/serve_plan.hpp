@@ -37,8 +37,9 @@ struct Stage {
   std::string id;  // "r0/s1"
   StageRole role = StageRole::any;
   LayerRange layers;
-  std::vector<std::string> devices;  // one tensor-parallel rank each, in order
-  std::vector<double> shares;        // fractions that sum to 1; empty: equal
+  std::vector<std::string> devices;              // one tensor-parallel rank each, in order
+  std::vector<double> shares;                    // fractions that sum to 1; empty: equal
+  std::vector<std::int64_t> expert_shares = {};  // whole experts of each rank; empty: columns of every one
   bool embedding = false;
   bool head = false;
   std::int64_t kv_tokens = 0;     // room in the KV cache, tokens per layer
@@ -141,6 +142,9 @@ std::vector<LayerRange> held_layers(const Stage& stage, const LayerRange& layers
 
 // The first hop that decodes of a route that begins with prefill stages; none where all its hops do both.
 std::optional<std::size_t> hand_over_hop(const ServePlan& plan, const Route& route);
+
+// What each of its devices holds. Throws an input error where the stage's shares cannot be.
+std::vector<Shard> stage_shards(const Architecture& arch, const Stage& stage);
 
 // Bytes on every device of a stage, in the order of its devices: the arithmetic of model/ applied to a stage of a plan.
 // Of one that offloads, shares must be whole layers. The limits of host and disk are the machine's, which its devices

@@ -118,9 +118,11 @@ class Verifier {
       }
     }
     if (stage.devices.empty()) return false;
-    return attempt(stage.shares.empty() ? place + ".devices" : here, "use fewer devices in this stage", [&] {
-      make_shards(plan_.model.arch, static_cast<int>(stage.devices.size()), stage.shares, stage.weight_type);
+    const Architecture& arch = plan_.model.arch;
+    const bool cut = attempt(stage.shares.empty() ? place + ".devices" : here, "use fewer devices in this stage", [&] {
+      make_shards(arch, static_cast<int>(stage.devices.size()), stage.shares, stage.weight_type);
     });
+    return cut && attempt(place + ".expert_shares", {}, [&] { stage_shards(arch, stage); });
   }
 
   bool check_types(const Stage& stage, const std::string& place) {

@@ -11,6 +11,7 @@
 
 #include "motley/base/clock.hpp"
 #include "motley/base/free_memory.hpp"
+#include "motley/cost/serve/stage_group.hpp"
 #include "motley/probe/probe_run.hpp"
 #include "motley/probe/probe_scale.hpp"
 #include "motley/sim/simulate.hpp"
@@ -140,11 +141,7 @@ class Probe {
 
   // The group of a route's first stage.
   static TensorGroup group_of(const ServePlan& plan, std::size_t route) {
-    const Stage& stage = plan.stage(plan.routes[route].path.front().stage);
-    std::vector<int> devices;
-    for (const std::string& device : stage.devices) devices.push_back(plan.cluster.find_device(device));
-    return make_group(plan.cluster, plan.model.arch, devices, stage.shares, stage.weight_type, stage.kv_type,
-                      plan.step);
+    return stage_group(plan, plan.stage(plan.routes[route].path.front().stage));
   }
 
   // Workers of several devices take turns, as in a pipeline: each finds its weights pushed out of the caches by the

@@ -30,11 +30,10 @@ std::vector<ReadRows> rows_of(const ServePlan& plan, const std::string& device, 
   const Stage& stage = stage_with(plan, device);
   const auto rank = static_cast<std::size_t>(std::ranges::find(stage.devices, device) - stage.devices.begin());
   const Architecture& arch = plan.model.arch;
-  const Shard shard =
-      make_shards(arch, static_cast<int>(stage.devices.size()), stage.shares, stage.weight_type).at(rank);
+  const Shard shard = stage_shards(arch, stage).at(rank);
   std::vector<ReadRows> read;
   const auto add = [&](const ModelPart& part) {
-    for (const TensorSpec& tensor : part_tensors(arch, part))
+    for (const TensorSpec& tensor : held_tensors(arch, part, shard))
       read.push_back({tensor.name, slice_of(arch, tensor, shard).rows});
   };
   add({stage.layers, stage.embedding, stage.head});

@@ -29,13 +29,17 @@ def run(case, folder):
     return list(zip(runs, numpy.fromfile(out.with_suffix(".bin"), numpy.float32).reshape(len(runs), generated, -1)))
 
 
-def chain(*degrees, cuts, shares=None, transport="shm"):
-    """A layout of stages with these degrees, cut at the layers `cuts`: [0, ..., layers]."""
+def chain(*degrees, cuts, shares=None, experts=None, transport="shm"):
+    """A layout of stages with these degrees, cut at the layers `cuts`: [0, ..., layers]; `experts`: whole ones of each rank."""
     stages = [dict(first=cuts[i], last=cuts[i + 1], degree=degree) for i, degree in enumerate(degrees)]
     for stage, share in zip(stages, shares or []):
         if share:
             stage["shares"] = share
-    return dict(name=f"{'-'.join(map(str, degrees))} at {cuts} shares {shares} {transport}", stages=stages, transport=transport)
+    for stage, counts in zip(stages, experts or []):
+        if counts:
+            stage["expert_shares"] = counts
+    return dict(name=f"{'-'.join(map(str, degrees))} at {cuts} shares {shares} experts {experts} {transport}", stages=stages,
+                transport=transport)
 
 
 def logits_along(model, prompt, tokens):

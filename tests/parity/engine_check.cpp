@@ -32,6 +32,7 @@ struct CheckStage {
   std::int64_t first = 0, last = 0;  // layers
   int degree = 1;
   std::vector<double> shares;
+  std::vector<std::int64_t> expert_shares;
   std::string backend = "cpu";  // of all its ranks
   bool operator==(const CheckStage&) const = default;
 };
@@ -76,6 +77,7 @@ const Schema<CheckStage>& schema<CheckStage>() {
                                 .field("last", &CheckStage::last, "", {.required = true})
                                 .field("degree", &CheckStage::degree, "")
                                 .field("shares", &CheckStage::shares, "")
+                                .field("expert_shares", &CheckStage::expert_shares, "")
                                 .field("backend", &CheckStage::backend, "");
   return table;
 }
@@ -200,6 +202,7 @@ Pipeline::Pipeline(const CheckCase& check, const CheckLayout& layout, const Arch
                     .rank = r,
                     .degree = stage.degree,
                     .shares = stage.shares,
+                    .expert_shares = stage.expert_shares,
                     .weight_type = check.weight_type,
                     .kv_type = check.kv_type,
                     .kv_tokens = kv_tokens,
@@ -243,8 +246,7 @@ void serve_steps(Rank& rank, const std::string& folder, Queue<Logits>& logits) {
   const ComputeDevice& device = open_device(rank.backend);
   StageModel model(rank.spec, folder, rank.group.get(), device);
   const StageSpec& spec = rank.spec;
-  const Shard shard =
-      make_shards(spec.arch, spec.degree, spec.shares, spec.weight_type)[static_cast<std::size_t>(spec.rank)];
+  const Shard shard = spec.shards()[static_cast<std::size_t>(spec.rank)];
   const ModelPart part{spec.layers, spec.embedding, spec.head};
   const StageModel::Allocated real = model.allocated();
   const std::int64_t planned =

@@ -52,6 +52,13 @@ SCRIPTS = [dict(name="alone"), dict(name="batched, chunks of 16", chunk=16, toge
 MORE_SCRIPTS = [dict(name="batched", together=True), dict(name="alone, chunks of 9", chunk=9)]  # in two of the layouts
 
 
+def whole_experts(count):
+    """Layouts whose ranks hold whole experts."""
+    return [chain(2, shares=[[0.75, 0.25]], experts=[[count - 2, 2]]),
+            chain(3, 2, cuts=[4], shares=[[0.5, 0.3, 0.2], None], experts=[[count - 3, 2, 1], [2, count - 2]]),
+            chain(4, 2, experts=[[1, count - 3, 1, 1], None])]
+
+
 def prompts():
     generator = torch.Generator().manual_seed(5)
     return [torch.randint(3, models.VOCABULARY, (length,), generator=generator).tolist() for length in PROMPT_LENGTHS]
@@ -78,6 +85,9 @@ def test_fp32_equals_transformers_in_every_layout(name, tmp_path):
     expected = [reference(model, prompt) for prompt in prompts()]
     heads = model.config.num_attention_heads
     layouts = [layout for layout in LAYOUTS if all(stage["degree"] <= heads for stage in layout["stages"])]
+    config = json.loads((tmp_path / "model/config.json").read_text())
+    for count in {config[key] for key in ("num_experts", "num_local_experts", "n_routed_experts") if key in config}:
+        layouts += whole_experts(count)
     assert len(layouts) >= 12
     assert numpy.concatenate([rows for _, rows in expected]).std(axis=0).mean() > 100 * FP32_TOLERANCE, "this model's logits hardly change"
     runs = run_engine(tmp_path / "model", tmp_path, layouts=layouts, scripts=SCRIPTS)
@@ -139,7 +149,8 @@ def test_experts_in_mxfp4_are_those_that_the_blocks_stand_for(tmp_path):
     (folder / "config.json").write_text(json.dumps(config | {"quantization_config": {"quant_method": "mxfp4"}}))
     prompt = prompts()[2]
     for run, logits in engine.run(dict(model=str(folder), requests=[dict(prompt=prompt, generate=GENERATE)],
-                                       layouts=[chain(1), chain(2, 3, shares=[[0.7, 0.3], None])], scripts=SCRIPTS[:1]), tmp_path):
+                                       layouts=[chain(1), chain(2, 3, shares=[[0.7, 0.3], None]), *whole_experts(8)],
+                                       scripts=SCRIPTS[:1]), tmp_path):
         assert abs(logits - engine.logits_along(model, prompt, run["tokens"])).max() <= FP32_TOLERANCE
 
 

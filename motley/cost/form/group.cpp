@@ -26,7 +26,9 @@ double matrix_elements(const Architecture& arch, const std::vector<TensorSpec>& 
 double expert_bytes(const Architecture& arch, std::int64_t layer, const Shard& shard, DType weight_type) {
   std::int64_t bytes = 0;
   for (const TensorSpec& tensor : block_tensors(arch, layer))
-    bytes += tensor.experts * held_bytes(slice_of(arch, tensor, shard), held_type(arch, tensor, weight_type));
+    if (tensor.experts > 0)
+      bytes +=
+          held_copies(tensor, shard) * held_bytes(slice_of(arch, tensor, shard), held_type(arch, tensor, weight_type));
   return static_cast<double>(bytes);
 }
 
@@ -54,13 +56,17 @@ Rank make_rank(const Architecture& arch, const DeviceType& type, const Shard& sh
   for (const std::int64_t layer : layer_of_kinds(arch)) {
     const LayerKind& kind = arch.kind(layer);
     const std::vector<TensorSpec> tensors = block_tensors(arch, layer);
+    const std::int64_t held_experts = shard.experts[arch.kind_index(layer)].size();
+    const double all_experts = static_cast<double>(std::max<std::int64_t>(1, kind.experts.count)),
+                 share = static_cast<double>(held_experts) / all_experts;
     const double expert_flops =
-        2 * static_cast<double>(kind.experts.active) * matrix_elements(arch, tensors, shard, Of::one_expert);
+        2 * share * static_cast<double>(kind.experts.active) * matrix_elements(arch, tensors, shard, Of::one_expert);
     const std::int64_t elements = element_traffic_per_token(arch, layer, shard).forward;
     rank.blocks.push_back(
         {.bytes = block_bytes(arch, layer, shard, weight_type),
          .expert_bytes = expert_bytes(arch, layer, shard, weight_type),
          .experts = kind.experts,
+         .held_experts = held_experts,
          .windowed = kind.window > 0,
          .flops = 2 * matrix_elements(arch, tensors, shard) + expert_flops,
          .expert_flops = expert_flops,
@@ -97,9 +103,10 @@ double product_flop_per_s(const DeviceType& type, DType weight_type) {
 }
 
 TensorGroup make_group(const Cluster& cluster, const Architecture& arch, std::vector<int> devices,
-                       const std::vector<double>& shares, DType weight_type, DType kv_type, const StepLimits& step) {
+                       const std::vector<double>& shares, DType weight_type, DType kv_type, const StepLimits& step,
+                       const std::vector<std::int64_t>& expert_shares) {
   TensorGroup group{.weight_type = weight_type, .kv_type = kv_type};
-  group.shards = make_shards(arch, static_cast<int>(devices.size()), shares, weight_type);
+  group.shards = make_shards(arch, static_cast<int>(devices.size()), shares, weight_type, expert_shares);
   for (std::size_t i = 0; i < devices.size(); ++i) {
     const DeviceType& type = cluster.type_of(devices[i]);
     const bool like_before = i > 0 && cluster.devices[devices[i]].type == cluster.devices[devices[i - 1]].type;

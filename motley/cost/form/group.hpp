@@ -21,10 +21,11 @@ struct BlockWork {
   std::int64_t bytes = 0;   // of weights
   double expert_bytes = 0;  // of these its experts', of which a step reads those that its tokens take
   Experts experts = {};
-  bool windowed = false;     // a token looks back on no more than a window
-  double flops = 0;          // of one token, without attention over the context
-  double expert_flops = 0;   // of these those of the experts that it takes
-  double element_bytes = 0;  // of one token, that element-wise operations read and write
+  std::int64_t held_experts = 0;  // whole, or columns of them
+  bool windowed = false;          // a token looks back on no more than a window
+  double flops = 0;               // of one token, without attention over the context
+  double expert_flops = 0;        // of these those of the experts that it takes
+  double element_bytes = 0;       // of one token, that element-wise operations read and write
 };
 
 // What one rank can do, and what is asked of it.
@@ -56,7 +57,8 @@ struct TensorGroup {
 
 // Throws an input error where the block cannot be cut so (make_shards) or a device type has no suitable FLOP/s.
 TensorGroup make_group(const Cluster& cluster, const Architecture& arch, std::vector<int> devices,
-                       const std::vector<double>& shares, DType weight_type, DType kv_type, const StepLimits& step);
+                       const std::vector<double>& shares, DType weight_type, DType kv_type, const StepLimits& step,
+                       const std::vector<std::int64_t>& expert_shares = {});
 
 // The same group on other devices of the same types, in rank order: only its links are others.
 TensorGroup group_on(const Cluster& cluster, TensorGroup group, std::vector<int> devices);

@@ -6,7 +6,9 @@
 
 #include <algorithm>
 #include <cmath>
+#include <random>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "motley/cost/form/cases_test.hpp"
@@ -102,6 +104,92 @@ TEST(MixtureCost, StreamsWholeLayers) {
                static_cast<double>(group.ranks.front().blocks.front().bytes) / 1e9);
 }
 
+// How much longer than the mean the last of the ranks takes, where the whole experts that they hold are in proportion
+// to their bandwidth, and each token chooses by chance: simulated, 26, 13, 5 and 1 % for two equal ranks of 128 experts
+// of which a token takes 8, 31, 15, 7 and 2 % for shares of 2 : 1, and 35, 18, 5 and 0 % for 32 of which it takes 4.
+TEST(WholeExperts, ReachUnlikeNumbersByChance) {
+  const auto excess = [](const Experts& experts, const std::vector<std::int64_t>& held, double tokens) {
+    const double share = touched_share(experts, decoding(tokens), {{}});
+    const auto time_of = [&](std::int64_t of_rank) {  // of all experts that are touched 1
+      const double each = static_cast<double>(experts.count) / static_cast<double>(of_rank);
+      const double unit = each * static_cast<double>(of_rank) / (share * static_cast<double>(experts.count));
+      return UncertainTime{share * unit, touched_deviation(experts, of_rank, share) * unit};
+    };
+    UncertainTime last = time_of(held[0]);
+    for (std::size_t rank = 1; rank < held.size(); ++rank) last = larger_of(last, time_of(held[rank]));
+    return 100 * (last.mean_s - 1);
+  };
+  const auto expect = [&](const Experts& experts, const std::vector<std::int64_t>& held,
+                          const std::vector<double>& percent) {
+    for (std::size_t i = 0; i < percent.size(); ++i)
+      EXPECT_NEAR(excess(experts, held, std::pow(4, static_cast<double>(i))), percent[i], 3) << held[0] << ", " << i;
+  };
+  expect({.count = 128, .active = 8}, {64, 64}, {26, 13, 5, 1});
+  expect({.count = 128, .active = 8}, {85, 43}, {31, 15, 7, 2});
+  expect({.count = 32, .active = 4}, {16, 16}, {35, 18, 5, 0});
+}
+
+// By drawing: three unlike times.
+TEST(WholeExperts, LargerOfIsTheMeanOfLargestOnes) {
+  std::mt19937 random(5);
+  const std::vector<UncertainTime> times = {{3, 1}, {2, 2}, {3.5, 0.5}};
+  UncertainTime last = times[0];
+  for (const UncertainTime& time : {times[1], times[2]}) last = larger_of(last, time);
+  double sum = 0;
+  constexpr int draws = 200000;
+  for (int i = 0; i < draws; ++i) {
+    double largest = 0;
+    for (const UncertainTime& time : times)
+      largest = std::max(largest, std::normal_distribution(time.mean_s, time.deviation_s)(random));
+    sum += largest;
+  }
+  EXPECT_NEAR(last.mean_s, sum / draws, 0.03);
+  EXPECT_EQ(larger_of({2, 0}, {3, 0}).mean_s, 3);
+  EXPECT_EQ(larger_of({3, 0}, {2, 0}).mean_s, 3);
+}
+
+ServePlan whole_experts_plan() {
+  ServePlan plan = mixture_plan();
+  plan.stages[0].expert_shares = {2, 2, 3, 1};
+  predict_memory(plan);
+  return plan;
+}
+
+TEST(WholeExperts, CountWithTheRankThatHoldsThem) {
+  const ServePlan plan = whole_experts_plan();
+  const StepTimes times(plan, {});
+  const std::vector<Rank>& ranks = times.group(0).ranks;
+  for (const auto& [rank, held] : {std::pair(0, 2), std::pair(2, 3), std::pair(3, 1)}) {
+    const BlockWork& work = ranks[static_cast<std::size_t>(rank)].blocks.front();
+    EXPECT_EQ(work.expert_bytes, held * expert_elements * 2);
+    EXPECT_EQ(work.held_experts, held);
+    expect_close(work.expert_flops, 2 * 2 * expert_elements * held / 8);
+    EXPECT_EQ(work.bytes, block_bytes(plan.model.arch, 0, times.group(0).shards[static_cast<std::size_t>(rank)],
+                                      plan.stages[0].weight_type));
+  }
+}
+
+// The rank of three experts, and a little more for chance; step by step as by the closed form.
+TEST(WholeExperts, TheLastRankSetsTheTime) {
+  const ServePlan plan = whole_experts_plan(), columns = mixture_plan();
+  const StepTimes times(plan, {});
+  const StepCost cost({}, plan.cluster, plan.model.arch);
+  for (const StepLoad& load : {decoding(1), decoding(16), StepLoad{.tokens = 512}}) {
+    const BlockTime block = cost.block_time(times.group(0), 0, load);
+    double slowest = 0;
+    for (const Rank& rank : times.group(0).ranks)
+      slowest = std::max(slowest, cost.read_bytes(rank.blocks.front(), load) / effective_bandwidth(rank));
+    expect_close(block.products.memory_s, slowest);
+    EXPECT_GE(block.imbalance_s, 0);
+    const double stage_s = times.stage({0, 0, 3}, 0).seconds(load);
+    expect_close(stage_s,
+                 20 * cost.block_s(times.group(0), 0, load) + cost.ends_s(times.group(0), {.first = true}, load));
+    EXPECT_GT(stage_s, StepTimes(columns, {}).stage({0, 0, 3}, 0).seconds(load));
+  }
+  EXPECT_GT(cost.block_time(times.group(0), 0, decoding(1)).imbalance_s, 0);
+  EXPECT_EQ(cost.block_time(StepTimes(columns, {}).group(0), 0, decoding(1)).imbalance_s, 0);
+}
+
 const Term& find_term(const Term& term, const std::vector<std::string>& path) {
   const Term* at = &term;
   for (const std::string& name : path) {
@@ -130,6 +218,19 @@ TEST(MixtureCost, ExplainsExpertsAsAPartOfTheirOwn) {
   expect_close(others.value, 10 * 20 * other_bytes / effective_bandwidth(rank));
   const Term& computed = find_term(stage, {"decode", "20 layers", "products", "compute", "experts"});
   expect_close(computed.value, 10 * 20 * 4 * 2 * 2 * expert_elements / 4 / effective_flop_per_s(rank));
+}
+
+TEST(WholeExperts, AreExplained) {
+  const ServePlan plan = whole_experts_plan();
+  const StepTimes times(plan, {});
+  const ServePoint point{100, 11, 4, plan.step};
+  const Term stage =
+      make_form({}, plan.cluster, plan.model.arch, point)->explain_stage(times.group(0), {}, {20}, "stage");
+  check_consistent(stage);
+  const double touched = 2 * (1 - std::pow(0.75, std::pow(4, 0.87)));
+  const Term& experts = find_term(stage, {"decode", "20 layers", "products", "memory", "experts"});
+  EXPECT_NE(experts.note.find(fmt::format("of {:.1f} of 2", touched)), std::string::npos) << experts.note;
+  EXPECT_GT(find_term(stage, {"decode", "20 layers", "imbalance of experts"}).value, 0);
 }
 
 // By the closed form and step by step; that of another model changes nothing.

@@ -13,6 +13,7 @@
 #include "motley/cost/serve/pass.hpp"
 #include "motley/cost/serve/serve_cost.hpp"
 #include "motley/cost/serve/serve_forms.hpp"
+#include "motley/cost/serve/stage_group.hpp"
 #include "motley/solve/flow.hpp"
 
 namespace motley {
@@ -96,7 +97,7 @@ class PlanRates {
       : plan_(plan), rates_(plan.cluster, plan.model, plan.workload, plan.profile, plan.step, options) {
     for (std::size_t i = 0; i < plan.stages.size(); ++i) {
       index_[plan.stages[i].id] = static_cast<int>(i);
-      stages_.push_back({.group = group_of(plan.stages[i])});
+      stages_.push_back({.group = stage_group(plan, plan.stages[i])});
     }
     const std::vector<std::int64_t> sequences = sequences_per_stage(price_serve(plan, options));
     for (std::size_t i = 0; i < stages_.size(); ++i) {
@@ -120,13 +121,6 @@ class PlanRates {
   }
 
  private:
-  TensorGroup group_of(const Stage& stage) const {
-    std::vector<int> devices;
-    for (const auto& name : stage.devices) devices.push_back(plan_.cluster.find_device(name));
-    return make_group(plan_.cluster, plan_.model.arch, std::move(devices), stage.shares, stage.weight_type,
-                      stage.kv_type, plan_.step);
-  }
-
   // Of the largest batch among the routes through a stage.
   std::vector<std::int64_t> sequences_per_stage(const ServeCost& cost) const {
     std::vector<std::int64_t> sequences(stages_.size(), 1);

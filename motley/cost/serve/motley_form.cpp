@@ -202,24 +202,27 @@ class MotleyForm final : public ServeForm {
                                       term("experts", share * seconds, share * amount, rate, experts)});
     };
     const double read = step_.read_bytes(work, step), read_of_experts = step_.expert_bytes(work, step);
-    const double touched = read_of_experts / std::max(1.0, work.expert_bytes) * static_cast<double>(work.experts.count);
-    return sum_of(
-        rank.blocks.size() == 1 ? fmt::format("{} layers", layers)
-                                : fmt::format("{} layers of kind {}", layers, kind + 1),
-        {joined("products", block.products,
-                {apart("memory", memory, block.products.memory_s, read, read_of_experts / read,
-                       effective_bandwidth(rank), fmt::format(", of {:.1f} of {}", touched, work.experts.count)),
-                 apart("compute", compute, block.products.compute_s, step.tokens * work.flops,
-                       work.expert_flops / work.flops, effective_flop_per_s(rank),
-                       fmt::format(", of {} for each token", work.experts.active))}),
-         joined("attention", block.attention,
-                {memory("memory", block.attention.memory_s, step.cached_of(work) * rank.kv_bytes,
-                        attention_bandwidth(rank), ""),
-                 compute("compute", block.attention.compute_s,
-                         step.tokens * rank.attention_flops * step.context_of(work), attention_flop_per_s(rank), "")}),
-         leaf("element-wise", all * block.elementwise_s,
-              fmt::format("per step, layer and rank {}", human_bytes(step.tokens * work.element_bytes)))},
-        "the slowest rank");
+    std::vector<Term> parts = {
+        joined(
+            "products", block.products,
+            {apart("memory", memory, block.products.memory_s, read, read_of_experts / read, effective_bandwidth(rank),
+                   fmt::format(", of {:.1f} of {}", step_.touched(work, step), work.held_experts)),
+             apart("compute", compute, block.products.compute_s, step.tokens * work.flops,
+                   work.expert_flops / work.flops, effective_flop_per_s(rank),
+                   fmt::format(", of {} for each token", work.experts.active))}),
+        joined("attention", block.attention,
+               {memory("memory", block.attention.memory_s, step.cached_of(work) * rank.kv_bytes,
+                       attention_bandwidth(rank), ""),
+                compute("compute", block.attention.compute_s,
+                        step.tokens * rank.attention_flops * step.context_of(work), attention_flop_per_s(rank), "")}),
+        leaf("element-wise", all * block.elementwise_s,
+             fmt::format("per step, layer and rank {}", human_bytes(step.tokens * work.element_bytes)))};
+    if (block.imbalance_s > 0)
+      parts.push_back(leaf("imbalance of experts", all * block.imbalance_s,
+                           "ranks hold whole ones: of some more are taken than on average"));
+    return sum_of(rank.blocks.size() == 1 ? fmt::format("{} layers", layers)
+                                          : fmt::format("{} layers of kind {}", layers, kind + 1),
+                  std::move(parts), "the slowest rank");
   }
 
   Term explain_steps(const TensorGroup& group, StageEnds ends, const LayerCounts& layers, const StepLoad& step,

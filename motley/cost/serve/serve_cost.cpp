@@ -13,6 +13,7 @@
 #include "motley/cost/serve/hand_over.hpp"
 #include "motley/cost/serve/pass.hpp"
 #include "motley/cost/serve/serve_forms.hpp"
+#include "motley/cost/serve/stage_group.hpp"
 
 namespace motley {
 namespace {
@@ -55,11 +56,7 @@ class Pricing {
   Pricing(const ServePlan& plan, const CostOptions& options)
       : plan_(plan), options_(with_gamma(options, plan.profile, plan.model.name)) {
     for (const auto& stage : plan.stages) {
-      std::vector<int> devices;
-      for (const auto& name : stage.devices) devices.push_back(plan.cluster.find_device(name));
-      groups_.emplace(std::pair(stage.id, std::optional<DType>()),
-                      make_group(plan.cluster, plan.model.arch, std::move(devices), stage.shares, stage.weight_type,
-                                 stage.kv_type, plan.step));
+      groups_.emplace(std::pair(stage.id, std::optional<DType>()), stage_group(plan, stage));
       if (stage.offload) streamed_.emplace(stage.id, streamed_stage(plan, stage));
     }
     for (const auto& route : plan.routes)

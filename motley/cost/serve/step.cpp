@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <numbers>
 
 #include "motley/cluster/names.hpp"
 #include "motley/model/crossing_types.hpp"
@@ -56,6 +57,27 @@ double touched_share(const Experts& experts, const StepLoad& load, const std::ve
   return 1 - std::pow(1 - static_cast<double>(experts.active) / static_cast<double>(experts.count), draws);
 }
 
+UncertainTime larger_of(const UncertainTime& a, const UncertainTime& b) {
+  if (a.deviation_s == 0 && b.deviation_s == 0) return a.mean_s >= b.mean_s ? a : b;
+  const double apart = std::hypot(a.deviation_s, b.deviation_s);
+  const double distance = (a.mean_s - b.mean_s) / apart;
+  const double a_is_larger = std::erfc(-distance / std::numbers::sqrt2) / 2;
+  const double density = std::exp(-distance * distance / 2) / std::sqrt(2 * std::numbers::pi);
+  const auto square = [](const UncertainTime& time) {
+    return std::pow(time.mean_s, 2) + std::pow(time.deviation_s, 2);
+  };
+  const double mean = a.mean_s * a_is_larger + b.mean_s * (1 - a_is_larger) + apart * density;
+  const double mean_square =
+      square(a) * a_is_larger + square(b) * (1 - a_is_larger) + (a.mean_s + b.mean_s) * apart * density;
+  return {mean, std::sqrt(std::max(0.0, mean_square - mean * mean))};
+}
+
+double touched_deviation(const Experts& experts, std::int64_t held, double share) {
+  if (held >= experts.count) return 0;
+  const auto all = static_cast<double>(experts.count);
+  return std::sqrt(share * (1 - share) / static_cast<double>(held) * all / (all - 1));
+}
+
 double routing_bytes(const TensorGroup& group, std::size_t kind, double tokens) {
   return 4 * tokens * static_cast<double>(group.ranks.front().blocks[kind].experts.count);
 }
@@ -88,6 +110,10 @@ StepCost::StepCost(const CostOptions& options, const Cluster& cluster, const Arc
       layer_overhead_s_(given(options, "motley.layer_overhead_s")),
       step_overhead_s_(given(options, "motley.step_overhead_s")),
       gamma_(options.gamma) {}
+
+double StepCost::touched(const BlockWork& block, const StepLoad& load) const {
+  return touched_share(block.experts, load, gamma_) * static_cast<double>(block.held_experts);
+}
 
 double StepCost::expert_bytes(const BlockWork& block, const StepLoad& load) const {
   return block.expert_bytes > 0 ? touched_share(block.experts, load, gamma_) * block.expert_bytes : 0;
@@ -134,16 +160,33 @@ double StepCost::ends_s(const TensorGroup& group, StageEnds ends, const StepLoad
   return step_overhead_s(group) + receive_s(group, ends, load) + head;
 }
 
+BlockTime StepCost::rank_time(const Rank& rank, std::size_t kind, const StepLoad& load) const {
+  const BlockWork& block = rank.blocks[kind];
+  return {.products = {read_bytes(block, load) / effective_bandwidth(rank),
+                       load.tokens * block.flops / effective_flop_per_s(rank), rank.efficiency.in_turn},
+          .attention = {load.cached_of(block) * rank.kv_bytes / attention_bandwidth(rank),
+                        load.tokens * rank.attention_flops * load.context_of(block) / attention_flop_per_s(rank)},
+          .elementwise_s = load.tokens * elementwise_s(rank, block)};
+}
+
+// By the experts that it happens to read; how many tokens take them counts on average.
+UncertainTime StepCost::uncertain_time(const Rank& rank, std::size_t kind, const StepLoad& load) const {
+  const BlockWork& block = rank.blocks[kind];
+  const BlockTime time = rank_time(rank, kind, load);
+  const double deviation =
+      touched_deviation(block.experts, block.held_experts, touched_share(block.experts, load, gamma_));
+  return {time.seconds(), time.products.by_memory() ? deviation * block.expert_bytes / effective_bandwidth(rank) : 0};
+}
+
 BlockTime StepCost::block_time(const TensorGroup& group, std::size_t kind, const StepLoad& load) const {
-  return slowest(group, [&](const Rank& rank) {
-    const BlockWork& block = rank.blocks[kind];
-    return BlockTime{
-        .products = {read_bytes(block, load) / effective_bandwidth(rank),
-                     load.tokens * block.flops / effective_flop_per_s(rank), rank.efficiency.in_turn},
-        .attention = {load.cached_of(block) * rank.kv_bytes / attention_bandwidth(rank),
-                      load.tokens * rank.attention_flops * load.context_of(block) / attention_flop_per_s(rank)},
-        .elementwise_s = load.tokens * elementwise_s(rank, block)};
-  });
+  BlockTime time = slowest(group, [&](const Rank& rank) { return rank_time(rank, kind, load); });
+  const auto whole = [&](const Rank& rank) { return rank.blocks[kind].held_experts < rank.blocks[kind].experts.count; };
+  if (std::ranges::none_of(group.ranks, whole)) return time;
+  UncertainTime last = uncertain_time(group.ranks.front(), kind, load);
+  for (std::size_t i = 1; i < group.ranks.size(); ++i)
+    last = larger_of(last, uncertain_time(group.ranks[i], kind, load));
+  time.imbalance_s = last.mean_s - time.seconds();
+  return time;
 }
 
 double StepCost::all_reduces_s(const TensorGroup& group, const StepLoad& load) const {

@@ -46,18 +46,31 @@ inline constexpr double logit_bytes = 4;     // fp32
 struct Roofline {
   double memory_s = 0;
   double compute_s = 0;
-  bool in_turn = false;  // otherwise at once
+  bool in_turn = false;                                               // otherwise at once
+  bool by_memory() const { return in_turn || memory_s > compute_s; }  // reading less would take less
   double seconds() const {
     if (in_turn) return memory_s + compute_s;
     return memory_s > compute_s ? memory_s : compute_s;
   }
 };
 
+// A time that differs from step to step and from layer to layer.
+struct UncertainTime {
+  double mean_s = 0, deviation_s = 0;
+};
+// The larger of two that are normal and independent, by its moments (Clark, 1961).
+UncertainTime larger_of(const UncertainTime& a, const UncertainTime& b);
+// The standard deviation of the touched share of a rank's whole experts, where on average this share is touched: that
+// of a draw of `held` experts from all. 0 where the rank has a part of each of them.
+double touched_deviation(const Experts& experts, std::int64_t held, double share);
+
 // What runs one after the other in a block.
 struct BlockTime {
   Roofline products, attention;
   double elementwise_s = 0;
-  double seconds() const { return products.seconds() + attention.seconds() + elementwise_s; }
+  double imbalance_s =
+      0;  // where ranks hold whole experts: how much longer than that the last of them takes on average
+  double seconds() const { return products.seconds() + attention.seconds() + elementwise_s + imbalance_s; }
 };
 
 // Cluster and architecture must outlive it.
@@ -77,7 +90,8 @@ class StepCost {
 
   // Their parts.
   BlockTime block_time(const TensorGroup& group, std::size_t kind, const StepLoad& load) const;  // of the slowest rank
-  double all_reduces_s(const TensorGroup& group, const StepLoad& load) const;                    // both of a block
+  double touched(const BlockWork& block, const StepLoad& load) const;          // of its experts, on average
+  double all_reduces_s(const TensorGroup& group, const StepLoad& load) const;  // both of a block
   // Of a block's weights, those that a step reads: of its experts, and of all.
   double expert_bytes(const BlockWork& block, const StepLoad& load) const;
   double read_bytes(const BlockWork& block, const StepLoad& load) const;
@@ -107,6 +121,9 @@ class StepCost {
   DriverCost driver() const { return cluster_.description.driver.value_or(DriverCost{}); }
 
  private:
+  BlockTime rank_time(const Rank& rank, std::size_t kind, const StepLoad& load) const;
+  UncertainTime uncertain_time(const Rank& rank, std::size_t kind, const StepLoad& load) const;
+
   const Cluster& cluster_;
   const Architecture& arch_;
   std::optional<double> layer_overhead_s_, step_overhead_s_;

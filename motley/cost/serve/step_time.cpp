@@ -5,6 +5,8 @@
 #include <limits>
 #include <utility>
 
+#include "motley/cost/serve/stage_group.hpp"
+
 namespace motley {
 namespace {
 
@@ -44,6 +46,7 @@ StageTime::Rank rank_time(const Rank& rank, std::size_t kind, double layers, boo
           .token_s = layers * block.flops / effective_flop_per_s(rank),
           .experts_s = layers * block.expert_bytes / effective_bandwidth(rank),
           .experts = block.experts,
+          .held_experts = block.held_experts,
           .windowed = block.windowed,
           .in_turn = rank.efficiency.in_turn,
           .cached_s = layers * rank.kv_bytes / attention_bandwidth(rank),
@@ -61,23 +64,28 @@ double StageTime::seconds(const StepLoad& load) const {
   if (pass) return fixed_s + pass_factor * pass->seconds(load);
   if (measured_tokens_per_s > 0) return load.tokens / measured_tokens_per_s;
   const double heads = std::min(1.0, load.logits);
-  double blocks_s = 0, kind_s = 0, head_s = 0;
+  double blocks_s = 0, head_s = 0;
+  std::optional<UncertainTime> kind_s;  // of the rank that takes longest
   std::size_t kind = 0;
   for (const Rank& rank : ranks) {
     if (rank.kind != kind) {
-      blocks_s += std::exchange(kind_s, 0);
+      blocks_s += kind_s ? kind_s->mean_s : 0;
+      kind_s.reset();
       kind = rank.kind;
     }
     const double cached = rank.windowed ? load.window_cached : load.cached;
     const double attended = load.tokens * (rank.windowed ? load.window_context : load.context);
-    const double experts_s = rank.experts_s > 0 ? touched_share(rank.experts, load, gamma) * rank.experts_s : 0;
-    const Roofline products{rank.weights_s + experts_s, load.tokens * rank.token_s, rank.in_turn};
+    const double touched = rank.experts_s > 0 ? touched_share(rank.experts, load, gamma) : 0;
+    const Roofline products{rank.weights_s + touched * rank.experts_s, load.tokens * rank.token_s, rank.in_turn};
     const Roofline head{heads * rank.head_s, load.logits * rank.logit_s, rank.in_turn};
-    kind_s = std::max(kind_s, products.seconds() + load.tokens * rank.element_s +
-                                  std::max(cached * rank.cached_s, attended * rank.attended_s));
+    const double deviation = products.by_memory() ? touched_deviation(rank.experts, rank.held_experts, touched) : 0;
+    const UncertainTime rank_s{products.seconds() + load.tokens * rank.element_s +
+                                   std::max(cached * rank.cached_s, attended * rank.attended_s),
+                               deviation * rank.experts_s};
+    kind_s = kind_s ? larger_of(*kind_s, rank_s) : rank_s;
     head_s = std::max(head_s, head.seconds());
   }
-  blocks_s += kind_s;
+  blocks_s += kind_s ? kind_s->mean_s : 0;
   double reduce_s = 0;
   for (const AllReduces& each : all_reduces) reduce_s += each.seconds(load.tokens);
   return fixed_s + blocks_s + reduce_s + gather.seconds(load.tokens) + head_s + heads * gather_logits.latency_s +
@@ -192,18 +200,13 @@ StepTimes::StepTimes(const ServePlan& plan, const CostOptions& options)
       options_(with_gamma(options, plan.profile, plan.model.name)),
       cost_(options_, plan.cluster, plan.model.arch) {
   check_overheads(options);
-  std::map<std::string, int> device_numbers;
-  for (std::size_t i = 0; i < plan.cluster.devices.size(); ++i)
-    device_numbers[plan.cluster.devices[i].name] = static_cast<int>(i);
   for (const Stage& stage : plan.stages) {
     stage_numbers_[stage.id] = groups_.size();
-    std::vector<int> devices;
-    for (const std::string& name : stage.devices) devices.push_back(device_numbers.at(name));
+    groups_.push_back(stage_group(plan, stage));
     measured_tokens_per_s_.push_back(
         stage.offload ? 0
-                      : measured_tokens_per_s(plan.profile, plan.cluster, devices, stage.layers.size()).value_or(0));
-    groups_.push_back(make_group(plan.cluster, plan.model.arch, std::move(devices), stage.shares, stage.weight_type,
-                                 stage.kv_type, plan.step));
+                      : measured_tokens_per_s(plan.profile, plan.cluster, groups_.back().devices, stage.layers.size())
+                            .value_or(0));
   }
 }
 
@@ -227,7 +230,9 @@ StageTime StepTimes::stage(const RouteChain& chain, std::size_t hop) const {
     if (layers[kind] == 0) continue;
     for (const Rank& rank : group.ranks) {
       const StageTime::Rank like = rank_time(rank, kind, layers[kind], last);
-      if (std::ranges::find(time.ranks, like) == time.ranks.end()) time.ranks.push_back(like);
+      // Of ranks with whole experts each one's chance counts.
+      if (like.held_experts < like.experts.count || std::ranges::find(time.ranks, like) == time.ranks.end())
+        time.ranks.push_back(like);
     }
   }
   const double n = group.degree();

@@ -42,6 +42,7 @@ struct StageTime {
     double weights_s = 0, token_s = 0;  // products: weights are read once, or computing takes longer
     double experts_s = 0;               // those of all experts, of which a step reads some
     Experts experts = {};
+    std::int64_t held_experts = 0;
     bool windowed = false;
     bool in_turn = false;                 // both add up, of the products and of the head
     double cached_s = 0, attended_s = 0;  // attention: per cached token read, per pair of tokens

@@ -236,20 +236,27 @@ void multiply_by(std::span<const CpuProduct> asked, const Tensor& input) {
 
 // ---- experts ----
 
-// The places of a step's choices, expert by expert and in the order of the tokens, and the token of each.
+// The places of a step's choices of the experts that are here, expert by expert and in the order of the tokens, and the
+// token of each.
 struct RoutedRows {
-  RoutedRows(const Tensor& ids, std::int64_t experts) {
+  RoutedRows(const Tensor& ids, const ExpertWeights& experts) {
     const Tensor chosen = ids.contiguous();
     const std::span<const std::int64_t> all(chosen.const_data_ptr<std::int64_t>(),
                                             static_cast<std::size_t>(chosen.numel()));
-    begins.resize(static_cast<std::size_t>(experts) + 1);
-    for (const std::int64_t expert : all) ++begins.at(static_cast<std::size_t>(expert) + 1);
+    const auto is_here = [&](std::int64_t id) {
+      return id >= experts.first && id < experts.first + std::ssize(experts.down);
+    };
+    const auto number = [&](std::int64_t id) { return static_cast<std::size_t>(id - experts.first); };
+    begins.resize(experts.down.size() + 1);
+    for (const std::int64_t id : all)
+      if (is_here(id)) ++begins[number(id) + 1];
     for (std::size_t expert = 1; expert < begins.size(); ++expert) begins[expert] += begins[expert - 1];
     std::vector<std::int64_t> next(begins.begin(), begins.end() - 1);
-    places.resize(all.size());
-    tokens.resize(all.size());
+    places.resize(static_cast<std::size_t>(begins.back()));
+    tokens.resize(places.size());
     for (std::size_t place = 0; place < all.size(); ++place) {
-      const auto row = static_cast<std::size_t>(next[static_cast<std::size_t>(all[place])]++);
+      if (!is_here(all[place])) continue;
+      const auto row = static_cast<std::size_t>(next[number(all[place])]++);
       places[row] = static_cast<std::int64_t>(place);
       tokens[row] = places[row] / ids.size(1);
     }
@@ -398,7 +405,7 @@ void multiply(std::span<const CpuProduct> products, const Tensor& input) {
 void multiply_experts(Activation kind, Tensor& out, Tensor& gates, Tensor& others, const Tensor& input,
                       const Tensor& ids, const Tensor& shares, const ExpertWeights& experts) {
   MOTLEY_CHECK(input.stride(1) == 1 && out.is_contiguous() && gates.is_contiguous() && others.is_contiguous());
-  const RoutedRows routed(ids, std::ssize(experts.down));
+  const RoutedRows routed(ids, experts);
   const Tensor flat = shares.contiguous();
   const std::span<const float> all_shares(flat.const_data_ptr<float>(), static_cast<std::size_t>(flat.numel()));
   with_type(input, [&]<class T>(T) {

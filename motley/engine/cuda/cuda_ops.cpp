@@ -430,6 +430,7 @@ void CudaOps::mix_experts(Activation kind, Tensor& out, Tensor& gates, Tensor& o
     cuda::ExpertsTask task{.product = {},
                            .values = {},
                            .biases = {},
+                           .first = static_cast<std::int32_t>(experts.first),
                            .experts = static_cast<std::int32_t>(experts.down.size()),
                            .active = static_cast<std::int32_t>(ids.size(1)),
                            .ids = ids.const_data_ptr<std::int64_t>(),

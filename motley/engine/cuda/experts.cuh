@@ -116,17 +116,19 @@ __global__ void __launch_bounds__(product_threads) multiply_experts(const Expert
   float sums[2] = {};
   for (int choice = 0; choice < (gate ? 1 : task.active); ++choice) {
     const std::int64_t place = gate ? row : row * task.active + choice;
+    const std::int64_t expert = task.ids[place] - task.first;
+    if (expert < 0 || expert >= task.experts) continue;
     ExpertRow from{{}, gate ? place / task.active : place};
 #pragma unroll
     for (int i = 0; i < 2; ++i) {
       from.matrices[i] = product.matrix[lines[i].matrix];
-      from.matrices[i].values = task.values[lines[i].matrix][task.ids[place]];
+      from.matrices[i].values = task.values[lines[i].matrix][expert];
     }
     float products[2][1] = {};
     of_weights.add(product, lines, from, products);
 #pragma unroll
     for (int i = 0; i < 2; ++i)
-      if (const void* bias = task.biases[lines[i].matrix][task.ids[place]];
+      if (const void* bias = task.biases[lines[i].matrix][expert];
           bias != nullptr && lines[i].exists && threadIdx.x % warp_lanes == 0)
         products[i][0] += value_at(product.element, bias, lines[i].output);
     const float share = gate ? 1.0f : task.shares[place];

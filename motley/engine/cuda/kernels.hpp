@@ -9,7 +9,7 @@
 namespace motley::cuda {
 
 // Raised with every change of this file: a library of another number is refused.
-inline constexpr std::int32_t kernels_version = 6;
+inline constexpr std::int32_t kernels_version = 7;
 
 enum class Element : std::int32_t { fp32, bf16, int8 };
 enum class NormKind : std::int32_t { rms, rms1p, layer };  // rms1p: times one more than the weights
@@ -228,16 +228,16 @@ struct RouteTask {
 };
 inline constexpr std::int32_t most_active = 32;
 
-// A product with the matrices of experts, of which each token takes `active`: ids and shares [tokens, active]. Of a
-// gate input [tokens, inputs], and out[0] [tokens * active, outputs] is of each expert of each token. Else of one
-// matrix, input [tokens * active, inputs], and out[0] [tokens, outputs] the sum of a token's products times its shares,
-// in the order of its ids.
+// A product with the matrices of `experts` experts from number `first` on. Each token takes `active`: ids and shares
+// [tokens, active]; those that are not here count nothing. Of a gate input [tokens, inputs], and out[0] [tokens *
+// active, outputs] is of each expert of each token. Else of one matrix, input [tokens * active, inputs], and out[0]
+// [tokens, outputs] the sum of a token's products times its shares, in the order of its ids.
 inline constexpr std::int32_t most_experts = 256;
 struct ExpertsTask {
   ProductTask product;  // whose matrices are those of any expert, but for their values; its own biases are null
   const void* values[2][most_experts];  // of matrix i of each expert
   const void* biases[2][most_experts];  // alike; may be null
-  std::int32_t experts, active;
+  std::int32_t first, experts, active;
   const std::int64_t* ids;
   const float* shares;
 };

@@ -329,10 +329,12 @@ void check_experts(bool gate) {
   const WeightKind kind = one_in(3) ? plain_kind : quantised;
   const bool plain = kind != quantised;
   const int experts = between(1, 6), active = between(1, experts), tokens = between(1, 4);
+  const int before_ours = one_in(2) ? 0 : between(0, 3), all = before_ours + experts + (one_in(2) ? 0 : between(0, 3));
   const std::int64_t inputs = one_in(2) ? between(1, 5) * 256 : between(1, 700), outputs = between(1, 30);
   const std::int64_t skipped = plain || one_in(2) ? 0 : between(0, groups_of_block(kind) * group_values - 1);
   SCOPED_TRACE(testing::Message() << "kind " << static_cast<int>(kind) << " gate " << gate << " experts " << experts
-                                  << " active " << active << " tokens " << tokens << " inputs " << inputs);
+                                  << " from " << before_ours << " on of " << all << " active " << active << " tokens "
+                                  << tokens << " inputs " << inputs);
   std::vector<MatricesOfExperts<T>> weights;
   for (int i = 0; i < (gate ? 2 : 1); ++i) weights.emplace_back(kind, experts, outputs, inputs, skipped);
   const std::int64_t rows = gate ? tokens : tokens * active, stride = inputs + between(0, 1) * 16,
@@ -341,8 +343,8 @@ void check_experts(bool gate) {
   if (!plain) make_exact(input, rows, stride, weights[0].matrix());
   std::vector<std::int64_t> ids;
   for (int token = 0; token < tokens; ++token) {
-    const Array<float> logits(static_cast<std::size_t>(experts));
-    const std::vector<std::int64_t> chosen = largest_of(logits.data(), experts, active);
+    const Array<float> logits(static_cast<std::size_t>(all));
+    const std::vector<std::int64_t> chosen = largest_of(logits.data(), all, active);
     ids.insert(ids.end(), chosen.begin(), chosen.end());
   }
   const Array<float> shares(ids.size());
@@ -365,6 +367,7 @@ void check_experts(bool gate) {
                                .scratch = scratch.data()},
                    .values = {},
                    .biases = {},
+                   .first = before_ours,
                    .experts = experts,
                    .active = active,
                    .ids = ids.data(),
@@ -382,12 +385,14 @@ void check_experts(bool gate) {
 
   const auto product = [&](std::size_t i, std::size_t place, std::int64_t row, std::int64_t output, double& magnitude) {
     double sum = 0;
+    const std::int64_t expert = ids[place] - before_ours;
+    if (expert < 0 || expert >= experts) return sum;  // another rank's
     for (std::int64_t k = 0; k < inputs; ++k) {
-      const double term = weights[i].at(ids[place], output, k) * input.at(static_cast<std::size_t>(row * stride + k));
+      const double term = weights[i].at(expert, output, k) * input.at(static_cast<std::size_t>(row * stride + k));
       sum += term;
       magnitude += std::abs(term);
     }
-    if (biased) sum += biases[i][static_cast<std::size_t>(ids[place])].at(static_cast<std::size_t>(output));
+    if (biased) sum += biases[i][static_cast<std::size_t>(expert)].at(static_cast<std::size_t>(output));
     return sum;
   };
   for (std::int64_t row = 0; row < out_rows; ++row)

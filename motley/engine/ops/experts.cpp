@@ -48,7 +48,9 @@ void Ops::mix_experts(Activation kind, Tensor& out, Tensor& gates, Tensor& other
   const std::int64_t tokens = ids.size(0), active = ids.size(1);
   std::vector<std::vector<std::int64_t>> places(experts.down.size());  // in `ids`, of every expert
   for (std::int64_t i = 0; i < tokens * active; ++i)
-    places.at(static_cast<std::size_t>(on_host.const_data_ptr<std::int64_t>()[i])).push_back(i);
+    if (const std::int64_t expert = on_host.const_data_ptr<std::int64_t>()[i] - experts.first;
+        expert >= 0 && expert < std::ssize(places))
+      places[static_cast<std::size_t>(expert)].push_back(i);
 
   Tensor sum = at::zeros(input.sizes(), shares.options());
   for (std::size_t expert = 0; expert < places.size(); ++expert) {

@@ -134,6 +134,54 @@ TEST(Route, FollowsEachRule) {
       }
 }
 
+// In processes of their own, as the environment is read once.
+void on_every_instruction_set(const std::function<void()>& check) {
+  GTEST_FLAG_SET(death_test_style, "threadsafe");
+  for (const CpuKernels<float>* kernels : all_cpu_kernels<float>()) {
+    const std::string name(kernels->instructions);
+    const auto run = [&] {
+      ::setenv("MOTLEY_KERNELS", name.c_str(), 1);
+      check();
+      std::exit(::testing::Test::HasFailure() ? 1 : cpu_kernels_name() == name ? 0 : 2);
+    };
+    EXPECT_EXIT(run(), ::testing::ExitedWithCode(0), "") << name;
+  }
+}
+
+// A million logits of a router in BF16, of which the step of the grid makes many equal: as a stable sort says, and
+// whichever rows are in the step.
+void expect_million_routed(const Experts& experts) {
+  constexpr std::int64_t rows = 7813;
+  at::manual_seed(17);
+  const Tensor logits = ((at::randn({rows, experts.count}) * 8).round() / 8).to(at::kBFloat16).to(at::kFloat);
+  const Tensor order = std::get<1>(logits.sort(/*stable=*/true, -1, /*descending=*/true));
+  const Tensor expected = std::get<0>(order.narrow(1, 0, experts.active).sort(-1));
+  const auto routed = [&](const Ops& ops, std::int64_t first, std::int64_t count) {
+    Tensor scores = logits.narrow(0, first, count).clone(), ids = at::empty({count, experts.active}, at::kLong),
+           shares = at::empty({count, experts.active}, at::kFloat);
+    ops.score(experts.router.score, scores);
+    ops.route(ids, shares, scores, {}, experts);
+    return std::pair(ids, shares);
+  };
+  const auto [ids, shares] = routed(cpu_ops(), 0, rows);
+  EXPECT_TRUE(ids.equal(expected));
+  EXPECT_TRUE(routed(generic_ops(), 0, rows).first.equal(expected));
+  for (const std::int64_t count : {1, 2, 7, 64, 1000})
+    for (std::int64_t first = 0; first < rows; first += std::max<std::int64_t>(61, count)) {
+      const std::int64_t own = std::min(count, rows - first);
+      const auto [some_ids, some_shares] = routed(cpu_ops(), first, own);
+      ASSERT_TRUE(some_ids.equal(ids.narrow(0, first, own)) && some_shares.equal(shares.narrow(0, first, own)))
+          << own << " rows from " << first << " on";
+    }
+}
+
+TEST(Route, TakesTheSameOfAMillionLogitsOnEveryInstructionSet) {
+  on_every_instruction_set([] {
+    expect_million_routed({.count = 128, .active = 8, .router = {.score = RouterScore::softmax, .normalise = true}});
+    expect_million_routed({.count = 128, .active = 4});
+  });
+}
+
 // ---- mixing ----
 
 struct TypesOfExperts {
@@ -251,6 +299,14 @@ Tensor mixed(const Mixture& mixture, const Tensor& input, const Tensor& ids, con
   return out.cpu();
 }
 
+// Those that a rank holds.
+ExpertWeights part_of(const ExpertWeights& all, std::int64_t first, std::int64_t end) {
+  const auto some = [&](const std::vector<LinearWeights>& of_all) {
+    return std::vector<LinearWeights>(of_all.begin() + first, of_all.begin() + end);
+  };
+  return {.gate = some(all.gate), .up = some(all.up), .down = some(all.down), .first = first};
+}
+
 void expect_mixed(const TypesOfExperts& types, const ComputeDevice& device, std::initializer_list<std::int64_t> rows) {
   SCOPED_TRACE(fmt::format("gate {}, {}", name_of(types.gate), device.kernels()));
   const Mixture mixture(types);
@@ -265,6 +321,12 @@ void expect_mixed(const TypesOfExperts& types, const ComputeDevice& device, std:
       const double within = mixture.type == at::kBFloat16 ? 0.05 : is_quantised(types.gate) ? 0.1 : 1e-5;
       EXPECT_LT((real - expected).abs().max().item<double>(), within * expected.std(/*unbiased=*/false).item<double>())
           << tokens << " tokens";
+      // Ranks that hold some of them each make a part of the sum.
+      Tensor sum = at::zeros(real.sizes());
+      for (const auto& [first, end] : {Pair{0, 2}, Pair{2, 5}})
+        sum += mixed(mixture, input, ids, shares, device, *ops, part_of(weights, first, end)).to(at::kFloat);
+      EXPECT_LT((sum - expected).abs().max().item<double>(), within * expected.std(/*unbiased=*/false).item<double>())
+          << tokens << " tokens over two ranks";
       // What else is in the step changes nothing.
       const std::int64_t last = tokens - 1;
       const auto only = [&](const Tensor& of_all) { return of_all.narrow(0, last, 1).contiguous(); };
@@ -284,19 +346,7 @@ void expect_all_types_mixed() {
   expect_mixed({DType::q8_0, DType::q8_0, DType::q8_0}, cpu_device(), {230});  // more than is computed at once
 }
 
-// In processes of their own, as the environment is read once.
-TEST(MixExperts, IsAPlainSumOnEveryInstructionSet) {
-  GTEST_FLAG_SET(death_test_style, "threadsafe");
-  for (const CpuKernels<float>* kernels : all_cpu_kernels<float>()) {
-    const std::string name(kernels->instructions);
-    const auto run = [&] {
-      ::setenv("MOTLEY_KERNELS", name.c_str(), 1);
-      expect_all_types_mixed();
-      std::exit(::testing::Test::HasFailure() ? 1 : cpu_kernels_name() == name ? 0 : 2);
-    };
-    EXPECT_EXIT(run(), ::testing::ExitedWithCode(0), "") << name;
-  }
-}
+TEST(MixExperts, IsAPlainSumOnEveryInstructionSet) { on_every_instruction_set(expect_all_types_mixed); }
 
 TEST(MixExperts, IsAPlainSumOnADeviceWithMemoryOfItsOwn) {
   for (const DType type : {DType::fp32, DType::bf16, DType::q4_k})

@@ -33,9 +33,10 @@ struct LinearWeights {
   at::Tensor bias = {};      // [outputs]; may be undefined
 };
 
-// The FFNs of a block of which a token takes some.
+// The FFNs of a block of which a token takes some, or those of them that a rank holds.
 struct ExpertWeights {
   std::vector<LinearWeights> gate, up, down;  // of each expert
+  std::int64_t first = 0;                     // number of the first of them
 };
 
 // One of several products of the same input.
@@ -134,8 +135,8 @@ class Ops {
   // [T, active], fp32, which the router's rule makes of their scores. All devices choose the same.
   virtual void route(at::Tensor& ids, at::Tensor& shares, const at::Tensor& scores, const at::Tensor& selection_bias,
                      const Experts& experts) const;
-  // out [T, hidden] = for each row of input [T, hidden] the sum over its experts `ids` of share x
-  // down(activation(gate's product) x up's product), in fp32 and in the order of the ids. `gates` and `others` [T x
+  // out [T, hidden] = for each row of input [T, hidden] the sum over those of its experts `ids` that are here of share
+  // x down(activation(gate's product) x up's product), in fp32 and in the order of the ids. `gates` and `others` [T x
   // active, columns] may hold products in between.
   virtual void mix_experts(Activation kind, at::Tensor& out, at::Tensor& gates, at::Tensor& others,
                            const at::Tensor& input, const at::Tensor& ids, const at::Tensor& shares,

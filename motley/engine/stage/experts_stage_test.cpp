@@ -24,15 +24,16 @@ struct ExpertsCase {
 };
 std::ostream& operator<<(std::ostream& out, const ExpertsCase& family) { return out << family.name; }
 
-constexpr const char* experts_config = R"("hidden_size": 64, "num_hidden_layers": 3, "num_attention_heads": 4,
+constexpr const char* experts_config = R"("hidden_size": 64, "num_hidden_layers": 3, "num_attention_heads": 8,
     "num_key_value_heads": 2, "intermediate_size": 48, "vocab_size": 101, "max_position_embeddings": 64, "num_experts_per_tok": 2)";
 const std::vector<ExpertsCase> experts_cases = {
-    {"mixtral", R"("model_type": "mixtral", "num_local_experts": 6)"},
+    {"mixtral", R"("model_type": "mixtral", "num_local_experts": 8)"},
     {"qwen3_moe",
-     R"("model_type": "qwen3_moe", "num_experts": 6, "moe_intermediate_size": 40, "mlp_only_layers": [1])"},
+     R"("model_type": "qwen3_moe", "num_experts": 8, "moe_intermediate_size": 40, "mlp_only_layers": [1])"},
     {"glm4_moe",
-     R"("model_type": "glm4_moe", "n_routed_experts": 6, "moe_intermediate_size": 32, "n_shared_experts": 4, "use_qk_norm": true)"},
-    {"minimax_m2", R"("model_type": "minimax_m2", "num_local_experts": 6, "head_dim": 32, "rotary_dim": 16)"},
+     R"("model_type": "glm4_moe", "n_routed_experts": 8, "moe_intermediate_size": 32, "n_shared_experts": 4, "use_qk_norm": true)"},
+    {"minimax_m2", R"("model_type": "minimax_m2", "num_local_experts": 8, "head_dim": 32, "rotary_dim": 16)"},
+    {"gpt_oss", R"("model_type": "gpt_oss", "num_local_experts": 8, "head_dim": 16, "sliding_window": 16)"},
 };
 
 class ExpertsStageTest : public ::testing::TestWithParam<ExpertsCase> {
@@ -188,6 +189,84 @@ TEST_P(ExpertsStageTest, RanksTakeTheExpertsOfTheFirst) {
     }));
   EXPECT_LT((ranks[0].get() - expected).abs().max().item<double>(), 1e-5 * expected.std().item<double>());
   ranks[1].get();
+}
+
+struct ExpertsDivision {
+  std::vector<double> shares;
+  std::vector<std::int64_t> expert_shares;
+};
+
+// Shares of attention and of the shared expert, and whole experts: each rank reads its own, all add up to the whole.
+TEST_P(ExpertsStageTest, RanksWithWholeExpertsSayTheSame) {
+  const Step step{.step = 1, .sequences = {rows(1, 0, 20, {3, 1, 2}), rows(2, 0, 5, {4})}},
+      next{.step = 2, .sequences = {rows(1, 20, 1, {3, 1, 2}), rows(2, 5, 1, {4})}};
+  const KernelsOnHost kernels;
+  const auto device_of = [&](int rank) -> const ComputeDevice& {  // these kernels run in one thread of the process
+    return rank == 2 ? kernels : rank % 2 == 0 ? cpu_device() : apart_device();
+  };
+  for (const DType type : {DType::fp32, DType::q8_0}) {
+    spec_.weight_type = type;
+    spec_.degree = 1;
+    spec_.shares = {};
+    spec_.expert_shares = {};
+    StageModel whole(spec_, folder_, nullptr, cpu_device());
+    const at::Tensor expected = logits_of(whole, step), expected_next = logits_of(whole, next);
+    for (const ExpertsDivision& division :
+         {ExpertsDivision{{0.75, 0.25}, {6, 2}}, ExpertsDivision{{}, {2, 6}},
+          ExpertsDivision{{0.5, 0.25, 0.25}, {5, 2, 1}}, ExpertsDivision{{}, {2, 1, 1, 1, 1, 1, 1}}}) {
+      spec_.expert_shares = division.expert_shares;
+      spec_.shares = division.shares;
+      spec_.degree = static_cast<int>(division.expert_shares.size());
+      LinkedGroups groups("shm", spec_.degree);
+      std::vector<std::future<std::pair<at::Tensor, at::Tensor>>> ranks;
+      for (int rank = 0; rank < spec_.degree; ++rank)
+        ranks.push_back(std::async(std::launch::async, [&, rank, spec = spec_]() mutable {
+          spec.rank = rank;
+          StageModel part(spec, folder_, groups[static_cast<std::size_t>(rank)].get(), device_of(rank));
+          const Shard shard = spec.shards().at(static_cast<std::size_t>(rank));
+          EXPECT_EQ(part.allocated().weights, weight_bytes(spec.arch, whole_model(spec.arch), shard, type));
+          const at::Tensor first = logits_of(part, step);
+          return std::pair(first, logits_of(part, next));
+        }));
+      const auto [real, real_next] = ranks[0].get();
+      for (std::size_t rank = 1; rank < ranks.size(); ++rank) ranks[rank].get();
+      // Inputs of quantised matrices are rounded, and by other blocks where heads are divided.
+      const double within = (type == DType::fp32 ? 1e-5 : 0.1) * expected.std().item<double>();
+      EXPECT_LT((real - expected).abs().max().item<double>(), within) << name_of(type) << " " << spec_.degree;
+      EXPECT_LT((real_next - expected_next).abs().max().item<double>(), within) << name_of(type) << " " << spec_.degree;
+    }
+  }
+}
+
+// What was held by columns is of no use to a rank of whole experts, and the other way round.
+TEST_P(ExpertsStageTest, PartsOfUnlikeDivisionsAreToldApart) {
+  spec_.degree = 2;
+  spec_.rank = 1;
+  StageSpec by_experts = spec_;
+  by_experts.expert_shares = {5, 3};
+  const WeightLoader other(by_experts, folder_, cpu_device());
+  StageWeights columns = load_weights(spec_, folder_, cpu_device());
+  std::int64_t kept = 0;
+  for (const TensorSpec& tensor : own_tensors(by_experts, other.shard())) {
+    const auto held = columns.held.find(tensor.name);
+    if (held == columns.held.end() || !(held->second.slice == slice_of(spec_.arch, tensor, other.shard()))) continue;
+    EXPECT_FALSE(tensor.expert >= 0 && tensor.is_matrix()) << tensor.name;
+    kept += allocated_bytes(held->second.matrix.values);
+  }
+  EXPECT_GT(kept, 0);
+  const StageWeights experts = load_weights(by_experts, folder_, cpu_device(), {}, columns.held);
+  EXPECT_EQ(experts.loaded_bytes + kept,
+            weight_bytes(spec_.arch, whole_model(spec_.arch), other.shard(), spec_.weight_type));
+  for (const auto& [name, tensor] : experts.held)
+    EXPECT_EQ(name.find("experts.0."), std::string::npos) << name << " is another rank's";
+  const StageWeights again = load_weights(by_experts, folder_, cpu_device(), {}, experts.held);
+  EXPECT_EQ(again.loaded_bytes, 0);
+  by_experts.expert_shares = {4, 4};
+  const StageWeights one_more = load_weights(by_experts, folder_, cpu_device(), {}, again.held);
+  std::int64_t expected = 0;
+  for (const TensorSpec& tensor : own_tensors(by_experts, by_experts.shards()[1]))
+    if (tensor.expert == 4) expected += allocated_bytes(one_more.held.at(tensor.name).matrix.values);
+  EXPECT_EQ(one_more.loaded_bytes, expected) << "the fifth expert is new";
 }
 
 INSTANTIATE_TEST_SUITE_P(Families, ExpertsStageTest, ::testing::ValuesIn(experts_cases),

@@ -86,8 +86,8 @@ void LoadAhead::settle(StageModel& current) {
 bool has_room_beside(const Assignment& now, const Assignment& next, std::int64_t memory_bytes) {
   const Stage &a = *now.stage, &b = *next.stage;
   if (a.offload || b.offload) return false;  // it would stream from two files at once
-  const bool alike =
-      now.degree == next.degree && now.rank == next.rank && a.shares == b.shares && a.weight_type == b.weight_type;
+  const bool alike = now.degree == next.degree && now.rank == next.rank && a.shares == b.shares &&
+                     a.expert_shares == b.expert_shares && a.weight_type == b.weight_type;
   std::int64_t both = 0;
   if (alike)
     for (const LayerRange& held : held_layers(a, b.layers)) both += held.size();

@@ -32,6 +32,7 @@ StageSpec spec_of(const ServePlan& plan, const Assignment& assignment) {
                  .rank = assignment.rank,
                  .degree = assignment.degree,
                  .shares = stage.shares,
+                 .expert_shares = stage.expert_shares,
                  .weight_type = stage.weight_type,
                  .kv_type = stage.kv_type,
                  .kv_tokens = stage.kv_tokens,

@@ -162,7 +162,7 @@ StageModel::Impl::Impl(const StageSpec& stage, WorkerGroup* group, const Compute
   if (spec.limits.block_tokens < 1 || spec.limits.block_tokens > 256)
     throw input_error(fmt::format("KV blocks of {} tokens are not supported", spec.limits.block_tokens),
                       "use blocks of 1 to 256 tokens");
-  const std::vector<Shard> shards = make_shards(spec.arch, spec.degree, spec.shares, spec.weight_type);
+  const std::vector<Shard> shards = spec.shards();
   shard = shards.at(static_cast<std::size_t>(spec.rank));
   for (std::int64_t layer = spec.layers.first; layer < spec.layers.end; ++layer)
     if (const std::int64_t window = spec.arch.kind(layer).window; slot_blocks_of(layer) > 0 && table_of(layer) == 0)
@@ -438,8 +438,8 @@ void StageModel::load_standby(const std::filesystem::path& model, const std::fun
 
 std::int64_t StageModel::standby_bytes() const {
   std::set<std::string> names;
-  for (const TensorSpec& tensor : standby_tensors(impl_->spec)) names.insert(tensor.name);
-  for (const TensorSpec& tensor : own_tensors(impl_->spec)) names.erase(tensor.name);
+  for (const TensorSpec& tensor : standby_tensors(impl_->spec, impl_->shard)) names.insert(tensor.name);
+  for (const TensorSpec& tensor : own_tensors(impl_->spec, impl_->shard)) names.erase(tensor.name);
   std::int64_t bytes = 0;
   for (const auto& [name, tensor] : impl_->weights.held)
     if (names.contains(name)) bytes += allocated_bytes(tensor.matrix.values);

@@ -30,17 +30,18 @@ class TensorsByRole {
 
 }  // namespace
 
-BlockWeights block_of(const std::map<std::string, WeightMatrix>& tensors, int rank) {
+BlockWeights block_of(const std::map<std::string, WeightMatrix>& tensors, int rank, std::int64_t first_expert) {
   const TensorsByRole of(tensors);
   ExpertWeights experts;
-  const auto expert = [&](std::size_t number, const char* product) {
+  experts.first = first_expert;
+  const auto expert = [&](std::int64_t number, const char* product) {
     return of.linear(fmt::format("experts.{}.{}", number, product));
   };
-  for (std::size_t i = 0; tensors.contains(fmt::format("experts.{}.down.weight", i)); ++i) {
+  for (std::int64_t i = first_expert; tensors.contains(fmt::format("experts.{}.down.weight", i)); ++i) {
     experts.gate.push_back(expert(i, "gate"));
     experts.up.push_back(expert(i, "up"));
     experts.down.push_back(expert(i, "down"));
-    if (rank > 0) experts.down.back().bias = at::Tensor();
+    if (rank > 0 && first_expert == 0) experts.down.back().bias = at::Tensor();
   }
   return {.attention_norm = of.norm("attention_norm"),
           .q_norm = of.norm("q_norm"),

@@ -31,8 +31,9 @@ struct EndWeights {
 };
 
 // Tensors by role; of vectors the values alone count. A role without a tensor is undefined. So are the biases of what
-// experts make on ranks other than the first: the sum over the ranks has each once, times the expert's share.
-BlockWeights block_of(const std::map<std::string, WeightMatrix>& tensors, int rank);
+// experts make on ranks other than the first: the sum over the ranks has each once, times the expert's share. Where
+// ranks hold whole experts, those of this one begin with `first_expert`, and it has their biases.
+BlockWeights block_of(const std::map<std::string, WeightMatrix>& tensors, int rank, std::int64_t first_expert = 0);
 EndWeights ends_of(const std::map<std::string, WeightMatrix>& tensors);
 
 }  // namespace motley

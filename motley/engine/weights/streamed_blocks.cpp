@@ -88,17 +88,18 @@ void StreamedBlocks::settle(WeightLoader& loader, std::int64_t layer) {
   }
   ::malloc_trim(0);  // the allocator keeps what a block took for the next one, in addition to what the plan counts
   if (home.tier == Tier::disk) disk_->write(home.offset, bytes);
-  for (const int buffer : {0, 1}) home.in_buffer[buffer] = view(placed, buffer);
+  for (const int buffer : {0, 1}) home.in_buffer[buffer] = view(placed, buffer, loader.first_expert(layer));
 }
 
-BlockWeights StreamedBlocks::view(const std::map<std::string, Placed>& tensors, int buffer) const {
+BlockWeights StreamedBlocks::view(const std::map<std::string, Placed>& tensors, int buffer,
+                                  std::int64_t first_expert) const {
   std::map<std::string, WeightMatrix> matrices;
   for (const auto& [role, placed] : tensors) {
     WeightMatrix matrix = placed.matrix;
     matrix.values = at::from_blob(buffer_begin(buffer) + placed.offset, placed.sizes, device_.options(placed.type));
     matrices.emplace(role, std::move(matrix));
   }
-  return block_of(matrices, rank_);
+  return block_of(matrices, rank_, first_expert);
 }
 
 const BlockWeights& StreamedBlocks::block(std::int64_t layer) {

@@ -52,7 +52,7 @@ class StreamedBlocks final : public BlockStore {
   void allocate_buffers(std::int64_t largest);
   std::byte* buffer_begin(int buffer) const;
   void settle(WeightLoader& loader, std::int64_t layer);
-  BlockWeights view(const std::map<std::string, Placed>& tensors, int buffer) const;
+  BlockWeights view(const std::map<std::string, Placed>& tensors, int buffer, std::int64_t first_expert) const;
   std::int64_t next_ahead(std::int64_t layer) const;
   bool host_block_between(std::int64_t layer, std::int64_t later) const;
   std::optional<int> free_buffer() const;

@@ -23,22 +23,21 @@ using Tensors = std::map<std::string, WeightMatrix>;  // by role
 
 }  // namespace
 
-std::vector<TensorSpec> own_tensors(const StageSpec& spec) {
-  return part_tensors(spec.arch, {spec.layers, spec.embedding, spec.head});
+std::vector<TensorSpec> own_tensors(const StageSpec& spec, const Shard& shard) {
+  return held_tensors(spec.arch, {spec.layers, spec.embedding, spec.head}, shard);
 }
 
-std::vector<TensorSpec> standby_tensors(const StageSpec& spec) {
+std::vector<TensorSpec> standby_tensors(const StageSpec& spec, const Shard& shard) {
   std::vector<TensorSpec> all;
   for (const LayerRange& layers : spec.standby)
-    std::ranges::move(part_tensors(spec.arch, with_ends(spec.arch, layers)), std::back_inserter(all));
+    std::ranges::move(held_tensors(spec.arch, with_ends(spec.arch, layers), shard), std::back_inserter(all));
   return all;
 }
 
 WeightLoader::WeightLoader(const StageSpec& spec, const std::filesystem::path& model, const ComputeDevice& device,
                            std::function<void(double)> progress, RetainedTensors* held)
     : spec_(spec),
-      shard_(
-          make_shards(spec.arch, spec.degree, spec.shares, spec.weight_type).at(static_cast<std::size_t>(spec.rank))),
+      shard_(spec.shards().at(static_cast<std::size_t>(spec.rank))),
       checkpoint_(model, tensor_naming),
       progress_(std::move(progress)),
       device_(device),
@@ -58,13 +57,13 @@ void WeightLoader::keep_needed() const {
         needed.insert(*found);
     }
   };
-  keep(own_tensors(spec_));
-  keep(standby_tensors(spec_));
+  keep(own_tensors(spec_, shard_));
+  keep(standby_tensors(spec_, shard_));
   *held_ = std::move(needed);
 }
 
 void WeightLoader::standby() {
-  for (const TensorSpec& tensor : standby_tensors(spec_)) load(tensor);
+  for (const TensorSpec& tensor : standby_tensors(spec_, shard_)) load(tensor);
 }
 
 // A plan for a file counts with its tensors' types.
@@ -121,12 +120,16 @@ Tensors WeightLoader::load_all(const std::vector<TensorSpec>& tensors) {
   return loaded;
 }
 
+std::vector<TensorSpec> WeightLoader::tensors_of(std::int64_t layer) const {
+  return held_tensors(spec_.arch, {.layers = {layer, layer + 1}}, shard_);
+}
+
 BlockWeights WeightLoader::block(std::int64_t layer) {
-  return block_of(load_all(with_each_expert(block_tensors(spec_.arch, layer))), spec_.rank);
+  return block_of(load_all(tensors_of(layer)), spec_.rank, first_expert(layer));
 }
 
 Tensors WeightLoader::take_block(std::int64_t layer) {
-  const std::vector<TensorSpec> tensors = with_each_expert(block_tensors(spec_.arch, layer));
+  const std::vector<TensorSpec> tensors = tensors_of(layer);
   Tensors loaded = load_all(tensors);
   if (held_ != nullptr)
     for (const TensorSpec& tensor : tensors) held_->erase(tensor.name);

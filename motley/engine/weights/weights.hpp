@@ -40,8 +40,8 @@ struct StageWeights {
 };
 
 // Those of a rank's part, and those of which it holds its slice as well.
-std::vector<TensorSpec> own_tensors(const StageSpec& spec);
-std::vector<TensorSpec> standby_tensors(const StageSpec& spec);
+std::vector<TensorSpec> own_tensors(const StageSpec& spec, const Shard& shard);
+std::vector<TensorSpec> standby_tensors(const StageSpec& spec, const Shard& shard);
 
 // Reads a rank's weights from a model folder or a GGUF file, in the types that the plan has for them. What `held` has
 // of them is not read again, what it has of others is let go at once, and what is read is added to it; nullptr: nothing
@@ -57,6 +57,8 @@ class WeightLoader {
   // What the spec has the rank hold in addition to its own part, into `held`.
   void standby();
   const Shard& shard() const { return shard_; }
+  // That it holds of a layer.
+  std::int64_t first_expert(std::int64_t layer) const { return shard_.experts.at(spec_.arch.kind_index(layer)).first; }
   std::int64_t bytes() const { return bytes_; }                // allocated for all tensors so far
   std::int64_t loaded_bytes() const { return loaded_bytes_; }  // of these: read
 
@@ -66,6 +68,7 @@ class WeightLoader {
   WeightMatrix load(const TensorSpec& tensor);
   WeightMatrix read(const TensorSpec& tensor, const Slice& slice, DType type);
   std::map<std::string, WeightMatrix> load_all(const std::vector<TensorSpec>& tensors);
+  std::vector<TensorSpec> tensors_of(std::int64_t layer) const;
 
   StageSpec spec_;
   Shard shard_;

@@ -184,7 +184,7 @@ WeightMoves weight_moves(const ServePlan& before, const ServePlan& after) {
   const Architecture& arch = after.model.arch;
   WeightMoves moves;
   for (const auto& stage : after.stages) {
-    const auto shards = make_shards(arch, static_cast<int>(stage.devices.size()), stage.shares, stage.weight_type);
+    const std::vector<Shard> shards = stage_shards(arch, stage);
     for (std::size_t rank = 0; rank < stage.devices.size(); ++rank) {
       const auto bytes_of_layers = [&](const LayerRange& layers) {
         return sum_over_layers(arch, layers, [&](std::int64_t layer) {
@@ -195,7 +195,8 @@ WeightMoves weight_moves(const ServePlan& before, const ServePlan& after) {
       if (const auto found = places.find(stage.devices[rank]); found != places.end()) {
         const Stage& old = *found->second.stage;
         const bool same = old.devices.size() == stage.devices.size() && old.shares == stage.shares &&
-                          found->second.rank == rank && old.weight_type == stage.weight_type;
+                          old.expert_shares == stage.expert_shares && found->second.rank == rank &&
+                          old.weight_type == stage.weight_type;
         if (same)
           for (const LayerRange& held : held_layers(old, stage.layers)) kept += bytes_of_layers(held);
       }
