@@ -223,6 +223,7 @@ struct StepSequence {
   // Of its table, those that earlier steps have named: `blocks` follow, and together they cover [0, position + count).
   // 0: the table starts again.
   std::int32_t known_blocks = 0;
+  std::int32_t slot = -1;  // of its states; -1: the model has none
   bool operator==(const StepSequence&) const = default;
 };
 

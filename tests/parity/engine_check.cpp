@@ -246,9 +246,14 @@ void serve_steps(Rank& rank, const std::string& folder, Queue<Logits>& logits) {
       make_shards(spec.arch, spec.degree, spec.shares, spec.weight_type)[static_cast<std::size_t>(spec.rank)];
   const ModelPart part{spec.layers, spec.embedding, spec.head};
   const StageModel::Allocated real = model.allocated();
+  const auto kept = [&](std::int64_t layer) {
+    const std::int64_t states = state_bytes(spec.arch, layer, shard) * spec.limits.max_sequences;
+    return states > 0 ? states
+                      : kv_cache_bytes(spec.arch, 1, shard, spec.kv_type, spec.kv_tokens, spec.limits.block_tokens);
+  };
   const std::int64_t planned =
       weight_bytes(spec.arch, part, shard, spec.weight_type) +
-      kv_cache_bytes(spec.arch, part.layers.size(), shard, spec.kv_type, spec.kv_tokens, spec.limits.block_tokens) +
+      sum_over_layers(spec.arch, part.layers, kept) +
       activation_bytes(spec.arch, part, shard, spec.weight_type, spec.limits);
   const std::int64_t total = real.weights + real.kv + real.activations;
   if (std::abs(total - planned) * 100 > planned)
@@ -300,6 +305,7 @@ struct Running {
   std::int64_t prompt = 0, generate = 0;
   std::vector<std::int32_t> forced = {}, blocks = {};
   std::vector<float> logits = {};
+  std::int32_t slot = 0;
   bool finished() const { return std::ssize(tokens) == prompt + generate; }
 };
 
@@ -311,7 +317,8 @@ std::vector<Running> start(const CheckCase& check, std::int64_t blocks_each) {
     all.push_back({.tokens = request.prompt,
                    .prompt = std::ssize(request.prompt),
                    .generate = request.generate,
-                   .forced = request.forced});
+                   .forced = request.forced,
+                   .slot = static_cast<std::int32_t>(count - 1 - r)});
     for (std::int64_t b = 0; b < blocks_each; ++b)
       all.back().blocks.push_back(static_cast<std::int32_t>((blocks_each - 1 - b) * count + r));
   }
@@ -334,6 +341,7 @@ void run_requests(Pipeline& pipeline, std::span<Running> running, std::int64_t c
           .sequence = static_cast<std::uint64_t>(&r - running.data()), .position = r.done, .count = count};
       part.tokens.assign(r.tokens.begin() + r.done, r.tokens.begin() + r.done + count);
       part.blocks = r.blocks;
+      part.slot = r.slot;
       if (count == left) part.sampling = Sampling{.temperature = 0};
       step.sequences.push_back(std::move(part));
       parts.push_back(&r);
