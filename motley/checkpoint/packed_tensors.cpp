@@ -139,9 +139,9 @@ std::vector<TensorInside> tensors_inside(std::span<const PackedNames> names, con
   return all;
 }
 
-std::optional<PackedPlace> packed_place(std::span<const PackedNames> names, const KeyHeadRows& heads,
-                                        const std::string& name, const std::vector<std::int64_t>& shape,
-                                        std::int64_t experts) {
+std::optional<PackedPlace> packed_place(std::span<const PackedNames> names, const std::string& name,
+                                        const std::vector<std::int64_t>& shape, std::int64_t experts,
+                                        const KeyHeadRows& heads) {
   for (const PackedNames& packed : names)
     for (const std::string_view part : packed.parts) {
       const auto layer = part.empty() || packed.also_apart ? std::nullopt : layer_in(part, name);

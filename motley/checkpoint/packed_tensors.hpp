@@ -28,15 +28,15 @@ struct PackedNames {
   // What it holds, by whole names. Where these have an E, the first dimension counts the experts. The last ones may be
   // missing (empty).
   std::array<std::string_view, 4> parts = {};
-  std::array<std::int64_t KeyHeadRows::*, 4> rows = {};  // of each part and key head; null: all have as many
-  bool by_key_heads = false;  // all parts of a key head, then those of the next
-  bool channels = false;      // a convolution's, [outputs, 1, inputs]
-  bool also_apart = false;    // its parts may stand for themselves instead, as new files have them
   bool transposed = false;  // matrices are stored as [inputs, outputs]
   bool by_turns = false;    // outputs of one part and of the other; else all of the first come first
   // Of MXFP4 as such files have it, [..., inputs / 32, 16]: value 2 i of a block is the low half of byte i. The blocks'
   // exponents are in a tensor of their own, whose parts' names end so, too.
   bool mxfp4 = false;
+  std::array<std::int64_t KeyHeadRows::*, 4> rows = {};  // of each part and key head; null: all have as many
+  bool by_key_heads = false;  // all parts of a key head, then those of the next
+  bool channels = false;      // a convolution's, [outputs, 1, inputs]
+  bool also_apart = false;    // its parts may stand for themselves instead, as new files have them
 };
 inline constexpr std::string_view scales_ending = "_scales";
 
@@ -58,8 +58,8 @@ struct PackedPlace {
   std::vector<std::int64_t> shape;
   const PackedNames* packed = nullptr;
 };
-std::optional<PackedPlace> packed_place(std::span<const PackedNames> names, const KeyHeadRows& heads,
-                                        const std::string& name, const std::vector<std::int64_t>& shape,
-                                        std::int64_t experts);
+std::optional<PackedPlace> packed_place(std::span<const PackedNames> names, const std::string& name,
+                                        const std::vector<std::int64_t>& shape, std::int64_t experts,
+                                        const KeyHeadRows& heads = {});
 
 }  // namespace motley

@@ -139,7 +139,7 @@ std::vector<NewTensor> new_tensors(const Model& model, DType type) {
   std::vector<const PackedNames*> packed;
   std::map<std::string, std::size_t> places;  // of those in `tensors`
   for (const TensorSpec& spec : part_tensors(arch, whole_model(arch))) {
-    const auto place = packed_place(family.gguf->packed, key_head_rows(arch), spec.name, spec.shape, 0);
+    const auto place = packed_place(family.gguf->packed, spec.name, spec.shape, 0, key_head_rows(arch));
     const std::string name = place ? place->name : gguf_name(family.tensors, spec.name);
     if ((place || !spec.stacked_name.empty()) && places.contains(name)) {
       tensors[places.at(name)].specs.push_back(spec);
