@@ -26,7 +26,7 @@ std::int64_t parts_of(const PackedNames& packed) {
   return std::ranges::count_if(packed.parts, [](std::string_view part) { return !part.empty(); });
 }
 
-// Of so many rows; empty: they cannot be divided so.
+// Of a tensor with this number of rows; empty: they cannot be divided so.
 Division division_of(const PackedNames& packed, const KeyHeadRows& heads, std::int64_t rows) {
   const std::int64_t parts = parts_of(packed);
   if (packed.rows[0] == nullptr) {
@@ -40,7 +40,7 @@ Division division_of(const PackedNames& packed, const KeyHeadRows& heads, std::i
   return division.groups * division.rows_of_group() == rows ? division : Division{};
 }
 
-// Bytes of so many values in a file's type, which are whole blocks; nothing: it is not known.
+// Bytes of a number of values in a file's type, which are whole blocks; nothing: it is not known.
 std::optional<std::int64_t> stored_bytes(const std::string& type, std::int64_t values) {
   if (const auto bytes = safetensors_element_bytes(type)) return values * static_cast<std::int64_t>(*bytes);
   for (const DTypeRow& row : dtypes())
@@ -94,9 +94,9 @@ std::vector<TensorInside> tensors_inside(std::span<const PackedNames> names, con
   const std::int64_t inputs = matrix ? shape.back() : 1;
   if (division.rows.empty() || !stored_bytes(tensor.type, transposed ? 1 : inputs))
     throw input_error(
-        fmt::format("{}: {} {} of {} cannot be {} of {}{}", file.string(), stored, shape_text(tensor.shape), tensor.type,
-                    transposed ? "transposed matrices" : "tensors", of_experts ? "experts, " : "",
-                    parts_of(*known) == 1   ? "one each"
+        fmt::format("{}: {} {} of {} cannot be {} of {}{}", file.string(), stored, shape_text(tensor.shape),
+                    tensor.type, transposed ? "transposed matrices" : "tensors", of_experts ? "experts, " : "",
+                    parts_of(*known) == 1       ? "one each"
                     : known->rows[0] != nullptr ? fmt::format("a delta net of {} key heads", heads.key_heads)
                                                 : "a gate and an up each"),
         "download the model again");

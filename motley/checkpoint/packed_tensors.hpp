@@ -34,9 +34,9 @@ struct PackedNames {
   // exponents are in a tensor of their own, whose parts' names end so, too.
   bool mxfp4 = false;
   std::array<std::int64_t KeyHeadRows::*, 4> rows = {};  // of each part and key head; null: all have as many
-  bool by_key_heads = false;  // all parts of a key head, then those of the next
-  bool channels = false;      // a convolution's, [outputs, 1, inputs]
-  bool also_apart = false;    // its parts may stand for themselves instead, as new files have them
+  bool by_key_heads = false;                             // all parts of a key head, then those of the next
+  bool channels = false;                                 // a convolution's, [outputs, 1, inputs]
+  bool also_apart = false;  // its parts may stand for themselves instead, as new files have them
 };
 inline constexpr std::string_view scales_ending = "_scales";
 

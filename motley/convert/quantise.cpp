@@ -59,10 +59,10 @@ struct NewTensor {
   std::vector<TensorSpec> specs;
   std::string name;
   DType type;
-  std::vector<RowOf> rows = {};             // in the file's order; empty: as they are, spec after spec
-  std::vector<std::int64_t> columns = {};   // alike
-  float added = 0;                          // to each value
-  bool minus_exp = false;                   // of each value is written
+  std::vector<RowOf> rows = {};            // in the file's order; empty: as they are, spec after spec
+  std::vector<std::int64_t> columns = {};  // alike
+  float added = 0;                         // to each value
+  bool minus_exp = false;                  // of each value is written
   std::int64_t row_count() const {
     std::int64_t count = 0;
     for (const TensorSpec& spec : specs) count += spec.shape.front();
@@ -122,9 +122,9 @@ void set_order(const Architecture& arch, const PackedNames* packed, bool in_pair
   if (!in_pairs && !tiled && packed == nullptr) return;
   for (std::size_t spec = 0; spec < tensor.specs.size(); ++spec) {
     const std::int64_t rows = tensor.specs[spec].shape.front();
-    const std::vector<std::int64_t> places =
-        tiled && tensor.specs[spec].cut == TensorCut::delta_values ? tiled_places(delta, rows)
-                                                                   : std::vector<std::int64_t>();
+    const std::vector<std::int64_t> places = tiled && tensor.specs[spec].cut == TensorCut::delta_values
+                                                 ? tiled_places(delta, rows)
+                                                 : std::vector<std::int64_t>();
     for (std::int64_t place = 0; place < rows; ++place)
       tensor.rows.push_back({spec, !places.empty() ? places[static_cast<std::size_t>(place)]
                                    : in_pairs      ? paired_row(place, arch.head_dim)

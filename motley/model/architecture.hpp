@@ -72,8 +72,8 @@ enum class QkNorm {
 
 // A gated delta net in attention's place: of a sequence it keeps a state of one size, whatever the sequence's length.
 struct DeltaNet {
-  std::int64_t key_heads = 0;    // 0: there is none
-  std::int64_t value_heads = 0;  // as many for each key head
+  std::int64_t key_heads = 0;               // 0: there is none
+  std::int64_t value_heads = 0;             // as many for each key head
   std::int64_t key_dim = 0, value_dim = 0;  // of a head
   std::int64_t width = 0;                   // tokens that its convolution covers
   // Value head h goes with key head h mod `key_heads`, as in llama.cpp's files; else those of a key head are side by

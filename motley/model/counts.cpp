@@ -66,7 +66,8 @@ double block_flops(const Architecture& arch, std::int64_t layer, double context)
   const LayerKind& kind = arch.kind(layer);
   const double seen = kind.window > 0 ? std::min(context, static_cast<double>(kind.window)) : context;
   const double products = 2.0 * static_cast<double>(passed_elements(block_tensors(arch, layer), kind.experts.active));
-  return products + (kind.delta ? delta_flops(kind.delta) : 4.0 * static_cast<double>(arch.heads * arch.head_dim) * seen);
+  return products +
+         (kind.delta ? delta_flops(kind.delta) : 4.0 * static_cast<double>(arch.heads * arch.head_dim) * seen);
 }
 
 double delta_flops(const DeltaNet& delta) {

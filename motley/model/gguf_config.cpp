@@ -85,7 +85,8 @@ void copy_numbers(const Metadata& metadata, Value& config) {
   for (const SameKey& key : same_keys) {
     const std::string name = metadata.own(key.gguf);
     // Of an expert's columns these have a key of their own.
-    const bool needless = key.gguf == "feed_forward_length" && metadata.find(metadata.own("expert_feed_forward_length"));
+    const bool needless =
+        key.gguf == "feed_forward_length" && metadata.find(metadata.own("expert_feed_forward_length"));
     if ((!key.required || needless) && !metadata.find(name)) continue;
     const Reader place = metadata.required(name);
     if (place.value().is_array())

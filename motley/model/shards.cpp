@@ -150,18 +150,19 @@ std::vector<Span> cut_delta_net(const Architecture& arch, std::size_t kind, cons
   const DeltaNet& delta = arch.kinds[kind].delta;
   std::vector<Span> spans(parts.size());
   if (!delta) return spans;
-  std::int64_t together = 1;  // heads whose values are whole blocks of columns, which may not be cut where they are tiled
+  std::int64_t together =
+      1;  // heads whose values are whole blocks of columns, which may not be cut where they are tiled
   if (delta.tiled && parts.size() > 1 && delta.values_of_key() > 1)
     for (const auto& [role, type] : arch.kinds[kind].tensor_types)
       if (role == "delta.out.weight")
         while (together * delta.value_dim % dtype_row(type).block_values != 0) together *= 2;
   const std::int64_t units = delta.key_heads / together;
   if (units < std::ssize(parts) || delta.key_heads % together != 0)
-    throw input_error(fmt::format("{} key heads of delta nets{} cannot be split over {} devices", delta.key_heads,
-                                  together > 1 ? fmt::format(", {} of which share blocks,", together) : "",
-                                  parts.size()),
-                      units > 0 ? fmt::format("use a tensor-parallel degree of at most {} for this model", units)
-                                : "use a file of another type");
+    throw input_error(
+        fmt::format("{} key heads of delta nets{} cannot be split over {} devices", delta.key_heads,
+                    together > 1 ? fmt::format(", {} of which share blocks,", together) : "", parts.size()),
+        units > 0 ? fmt::format("use a tensor-parallel degree of at most {} for this model", units)
+                  : "use a file of another type");
   std::int64_t first = 0;
   for (std::size_t rank = 0; const std::int64_t count : apportion(units, parts)) {
     spans[rank++] = {first, first + count * together};

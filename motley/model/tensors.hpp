@@ -12,13 +12,13 @@ namespace motley {
 
 // How a tensor is cut inside a tensor-parallel group.
 enum class TensorCut {
-  replicated,   // every rank holds it whole
-  heads,        // rows (dimension 0) follow the query heads
-  kv_heads,     // rows follow the key/value heads
-  heads_in,     // columns (dimension 1) follow the query heads
-  ffn,          // rows follow the FFN columns, those of each expert
-  ffn_in,       // columns follow the FFN columns
-  shared_ffn,   // rows follow the FFN columns of the shared expert
+  replicated,  // every rank holds it whole
+  heads,       // rows (dimension 0) follow the query heads
+  kv_heads,    // rows follow the key/value heads
+  heads_in,    // columns (dimension 1) follow the query heads
+  ffn,         // rows follow the FFN columns, those of each expert
+  ffn_in,      // columns follow the FFN columns
+  shared_ffn,  // rows follow the FFN columns of the shared expert
   shared_ffn_in,
   delta_keys,    // rows follow the key heads of a delta net
   delta_values,  // rows follow its value heads

@@ -114,11 +114,10 @@ TEST(Counts, OfExpertsATokenPassesSome) {
   EXPECT_DOUBLE_EQ(block_flops(arch, 0, 0), attention + router + 2 * 3 * 2.0 * 4096 * 14336);
 }
 
-// 62.8 and 75.4 MiB of a sequence, beside the keys and values of 10 and 12 layers.
+// 62.8 and 75.4 MiB of a sequence, and the keys and values of 10 and 12 layers.
 TEST(Counts, OfDeltaNetsASequenceKeepsStates) {
   const auto of_sequence = [](const Architecture& arch, const Shard& shard) {
-    return sum_over_layers(arch, {0, arch.layers},
-                           [&](std::int64_t layer) { return state_bytes(arch, layer, shard); });
+    return sum_over_layers(arch, {0, arch.layers}, [&](std::int64_t layer) { return state_bytes(arch, layer, shard); });
   };
   const Architecture arch = read_model("qwen3.5-35b-a3b").arch, next = read_model("qwen3-next-80b-a3b").arch;
   const std::int64_t layer = 4 * (32 * 128 * 128 + 8192 * 3);

@@ -251,10 +251,9 @@ void serve_steps(Rank& rank, const std::string& folder, Queue<Logits>& logits) {
     return states > 0 ? states
                       : kv_cache_bytes(spec.arch, 1, shard, spec.kv_type, spec.kv_tokens, spec.limits.block_tokens);
   };
-  const std::int64_t planned =
-      weight_bytes(spec.arch, part, shard, spec.weight_type) +
-      sum_over_layers(spec.arch, part.layers, kept) +
-      activation_bytes(spec.arch, part, shard, spec.weight_type, spec.limits);
+  const std::int64_t planned = weight_bytes(spec.arch, part, shard, spec.weight_type) +
+                               sum_over_layers(spec.arch, part.layers, kept) +
+                               activation_bytes(spec.arch, part, shard, spec.weight_type, spec.limits);
   const std::int64_t total = real.weights + real.kv + real.activations;
   if (std::abs(total - planned) * 100 > planned)
     throw Error(ErrorCode::internal, fmt::format("{} bytes allocated where {} were planned", total, planned));

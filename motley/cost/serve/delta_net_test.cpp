@@ -50,7 +50,8 @@ TEST_F(DeltaNetCost, ATokenComputesWithTheStates) {
 // The simulator's times are those of the closed form.
 TEST_F(DeltaNetCost, StepByStepItIsTheSame) {
   for (std::size_t i = 0; i < plan.stages.size(); ++i) {
-    const LayerRange layers{static_cast<std::int64_t>(i) * 13, i + 1 == plan.stages.size() ? 40 : static_cast<std::int64_t>(i + 1) * 13};
+    const LayerRange layers{static_cast<std::int64_t>(i) * 13,
+                            i + 1 == plan.stages.size() ? 40 : static_cast<std::int64_t>(i + 1) * 13};
     plan.stages[i].layers = plan.routes[0].path[i].layers = layers;
   }
   predict_memory(plan);

@@ -8,9 +8,9 @@
 //     + max(k * kv_bytes / bandwidth, t * attention_flops(context) / flop_per_s)   attention, at shares of its own
 //     + 2 all-reduces of t * H activations + a constant per layer
 //
-// where k cached tokens are read. A delta net has in attention's place the states of the sequences that decode, read and
-// written. Per stage and step come receiving the tokens (all-gather over the group after the
-// striped crossing; on the first stage an all-reduce of the cut embedding), the head on the last stage, and a constant.
+// where k cached tokens are read. A delta net has in attention's place the states of the sequences that decode, read
+// and written. Per stage and step come receiving the tokens (all-gather over the group after the striped crossing; on
+// the first stage an all-reduce of the cut embedding), the head on the last stage, and a constant.
 // docs/concepts/costs.md has symbols, units, validity and sources.
 #pragma once
 

@@ -74,9 +74,9 @@ double StageTime::seconds(const StepLoad& load) const {
     const double experts_s = rank.experts_s > 0 ? touched_share(rank.experts, load, gamma) * rank.experts_s : 0;
     const Roofline products{rank.weights_s + experts_s, load.tokens * rank.token_s, rank.in_turn};
     const Roofline head{heads * rank.head_s, load.logits * rank.logit_s, rank.in_turn};
-    kind_s = std::max(kind_s, products.seconds() + load.tokens * rank.element_s +
-                                  std::max(cached * rank.cached_s + load.decoding() * rank.state_s,
-                                           attended * rank.attended_s));
+    kind_s = std::max(
+        kind_s, products.seconds() + load.tokens * rank.element_s +
+                    std::max(cached * rank.cached_s + load.decoding() * rank.state_s, attended * rank.attended_s));
     head_s = std::max(head_s, head.seconds());
   }
   blocks_s += kind_s;

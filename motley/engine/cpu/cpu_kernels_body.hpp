@@ -133,9 +133,8 @@ const Product<T>* product_of(DType weights) {
 
 template <class T>
 const CpuKernels<T>& kernels() {
-  static constexpr CpuKernels<T> table{instructions,     product_of<T>,   norm<T>,
-                                       rotate<T>,        activate<T>,     add<T>,
-                                       attend<T, float>, attend<T, Bf16>, attend<T, std::int8_t>,
-                                       convolve<T>,      gated_delta<T>};
+  static constexpr CpuKernels<T> table{
+      instructions,    product_of<T>,          norm<T>,     rotate<T>,     activate<T>, add<T>, attend<T, float>,
+      attend<T, Bf16>, attend<T, std::int8_t>, convolve<T>, gated_delta<T>};
   return table;
 }

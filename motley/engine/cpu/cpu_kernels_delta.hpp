@@ -13,7 +13,8 @@ void convolve(const ConvolutionTask<T>& task, std::int64_t first, std::int64_t l
     T* const values = task.values + channel;
     float *const kept = task.kept + channel * before, *const input = inputs.data();
     for (std::int64_t c = 0; c < count; ++c) {
-      for (std::int64_t w = 0; w < width; ++w) taps[static_cast<std::size_t>(w * lanes + c)] = task.weight[(channel + c) * width + w];
+      for (std::int64_t w = 0; w < width; ++w)
+        taps[static_cast<std::size_t>(w * lanes + c)] = task.weight[(channel + c) * width + w];
       for (std::int64_t w = 0; w < before; ++w) input[w * lanes + c] = kept[c * before + w];
     }
     for (std::int64_t t = 0; t < task.rows; ++t)
@@ -75,7 +76,8 @@ void gated_delta(const DeltaTask<T>& task) {
   std::vector<float> heads(static_cast<std::size_t>(2 * task.key_dim));
   float *const query = heads.data(), *const key = query + task.key_dim;
   for (std::int64_t row = 0; row < task.rows; ++row) {
-    with_length(task.query + row * task.key_stride, task.key_dim, 1.0F / std::sqrt(static_cast<float>(task.key_dim)), query);
+    with_length(task.query + row * task.key_stride, task.key_dim, 1.0F / std::sqrt(static_cast<float>(task.key_dim)),
+                query);
     with_length(task.key + row * task.key_stride, task.key_dim, 1.0F, key);
     std::int64_t column = 0;
     for (; column + together * lanes <= task.value_dim; column += together * lanes)

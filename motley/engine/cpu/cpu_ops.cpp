@@ -283,21 +283,21 @@ class CpuOps final : public Ops {
             return data_of<T>(tensor) + rows.first_row * tensor.stride(0) + at * tensor.stride(1);
           };
           const std::int64_t rate = rows.first_row * count + head;
-          cpu_kernels<T>().gated_delta({.query = of(heads.query, key_head),
-                                        .key = of(key, key_head),
-                                        .key_stride = key.stride(0),
-                                        .value = of(value, head),
-                                        .value_stride = value.stride(0),
-                                        .decay = data_of<float>(decay) + rate,
-                                        .beta = data_of<float>(beta) + rate,
-                                        .rate_stride = count,
-                                        .state = mutable_data_of<float>(states) +
-                                                 (rows.slot * count + head) * states.stride(1),
-                                        .output = const_cast<T*>(of(out, head)),
-                                        .output_stride = out.stride(0),
-                                        .rows = rows.count,
-                                        .key_dim = key.size(2),
-                                        .value_dim = value.size(2)});
+          cpu_kernels<T>().gated_delta(
+              {.query = of(heads.query, key_head),
+               .key = of(key, key_head),
+               .key_stride = key.stride(0),
+               .value = of(value, head),
+               .value_stride = value.stride(0),
+               .decay = data_of<float>(decay) + rate,
+               .beta = data_of<float>(beta) + rate,
+               .rate_stride = count,
+               .state = mutable_data_of<float>(states) + (rows.slot * count + head) * states.stride(1),
+               .output = const_cast<T*>(of(out, head)),
+               .output_stride = out.stride(0),
+               .rows = rows.count,
+               .key_dim = key.size(2),
+               .value_dim = value.size(2)});
         }
       });
     });
@@ -344,7 +344,7 @@ class CpuOps final : public Ops {
       }
     }
   }
-  // What the sequence's slot keeps, which begins anew with it.
+  // What the sequence's slot keeps; zeros where the sequence begins.
   static Tensor begun(const Tensor& kept, const SequenceRows& rows) {
     Tensor own = kept[rows.slot];
     if (rows.position == 0) own.zero_();

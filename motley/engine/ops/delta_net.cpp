@@ -30,7 +30,7 @@ Tensor with_length_one(const Tensor& heads) {
   return wide * at::rsqrt(wide.square().sum(-1, true) + least_square);
 }
 
-// Heads [T, key heads, size] as [value heads, T, size]: each beside the value heads that go with it.
+// Heads [T, key heads, size] as [value heads, T, size]: each for the value heads that go with it.
 Tensor beside_values(const Tensor& heads, std::int64_t value_heads, bool tiled) {
   const std::int64_t each = value_heads / heads.size(1);
   const Tensor many = tiled ? heads.repeat({1, each, 1}) : heads.repeat_interleave(each, 1);
@@ -59,9 +59,7 @@ Tensor run_chunk(const Tensor& query, const Tensor& key, const Tensor& value, co
 
 }  // namespace
 
-void Ops::gate(Tensor& values, const Tensor& gates) const {
-  values.mul_(at::sigmoid(in_full(gates)));
-}
+void Ops::gate(Tensor& values, const Tensor& gates) const { values.mul_(at::sigmoid(in_full(gates))); }
 
 void Ops::convolve(Tensor& values, const Tensor& weight, const Tensor& kept,
                    const std::vector<SequenceRows>& sequences) const {

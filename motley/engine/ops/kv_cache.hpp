@@ -37,7 +37,7 @@ struct CacheShape {
 // All zeros. Keys, with their scales, are one allocation, and so are values. `head_dim` is whole blocks of `type`.
 LayerCache empty_cache(DType type, const CacheShape& shape, const ComputeDevice& device);
 
-// Of so many sequences, all zeros.
+// Of a delta net, with a slot for each sequence, all zeros.
 LayerCache empty_states(const DeltaNet& delta, std::int64_t key_heads, std::int64_t slots, const ComputeDevice& device);
 
 // The same blocks in a cache of another size: those that it has no room for are lost, new ones are zeros. In main

@@ -140,7 +140,7 @@ TEST_P(OpsTest, DeltaNets) {
   struct Run {
     Tensor out, states, kept;
   };
-  // What comes of steps, in which the sequences have so many rows each.
+  // What comes of steps, in which the sequences have these numbers of rows.
   const auto run = [&](const Ops& ops, bool tiled, const std::vector<std::array<std::int64_t, 2>>& steps) {
     Run made{at::zeros({2, longest, value_heads, value_dim}, GetParam()),
              at::full({3, value_heads, key_dim, value_dim}, 7.0F), at::full({3, values, width - 1}, 7.0F)};
@@ -188,8 +188,8 @@ TEST_P(OpsTest, DeltaNets) {
   std::vector<std::array<std::int64_t, 2>> tokens(static_cast<std::size_t>(longest), {1, 1});
   for (const bool tiled : {false, true}) {
     const Run whole = run(generic_ops(), tiled, {{longest, longest}});
-    for (const auto& steps : {std::vector<std::array<std::int64_t, 2>>{{longest, longest}},
-                              {{65, 0}, {1, 149}, {84, 1}}, tokens})
+    for (const auto& steps :
+         {std::vector<std::array<std::int64_t, 2>>{{longest, longest}}, {{65, 0}, {1, 149}, {84, 1}}, tokens})
       for (const Ops* ops : {&cpu_ops(), &generic_ops()}) {
         const Run other = run(*ops, tiled, steps);
         expect_close(other.out, whole.out);

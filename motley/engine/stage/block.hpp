@@ -26,7 +26,7 @@ struct BlockCall {
 struct BlockBuffers {
   at::Tensor normed, query, key, value, attention, projected, up, gate;  // query, key, value, attention: by heads
   at::Tensor routed, chosen, shares, shared_gate, shared_up;             // where there are experts
-  at::Tensor squares;      // of queries and keys, where norms are whole
+  at::Tensor squares;                                                    // of queries and keys, where norms are whole
   at::Tensor gated_query;  // where attention has an output gate: of each head the query, then its gate
   at::Tensor shared_share;
   // Of a delta net, by heads in a row: its query, key and value, a gate, what it makes, and two rates of each head.

@@ -159,7 +159,8 @@ StageModel::Impl::Impl(const StageSpec& stage, WorkerGroup* group, const Compute
 void StageModel::Impl::keep_caches(RetainedCaches held, const std::set<std::int64_t>& to_part) {
   const auto stays = [&](std::int64_t layer, const HeldCache& cache) {
     return layer >= spec.layers.first && layer < spec.layers.end && cache.kv_heads == shard.kv_heads &&
-           !cache.kept.cache.state.defined() && cache.type == spec.kv_type && cache.kept.cache.block_tokens() == spec.limits.block_tokens;
+           !cache.kept.cache.state.defined() && cache.type == spec.kv_type &&
+           cache.kept.cache.block_tokens() == spec.limits.block_tokens;
   };
   for (const auto& entry : held)
     if (to_part.contains(entry.first) && !stays(entry.first, entry.second)) parting.insert(entry);
@@ -335,9 +336,9 @@ BlockBuffers StageModel::Impl::block_buffers(std::int64_t layer, std::int64_t to
           .delta_k = mixed(keys, keys),
           .delta_v = mixed(2 * keys, values * delta.value_dim),
           .delta_gate = delta ? part_of("delta_gate", tokens, values * delta.value_dim) : Tensor(),
-          .delta_output = delta ? part_of("delta_output", tokens, values * delta.value_dim)
-                                      .view({tokens, values, delta.value_dim})
-                                : Tensor(),
+          .delta_output =
+              delta ? part_of("delta_output", tokens, values * delta.value_dim).view({tokens, values, delta.value_dim})
+                    : Tensor(),
           .alpha = rates(0),
           .beta = rates(1)};
 }
@@ -349,7 +350,8 @@ void StageModel::Impl::run_layer(std::int64_t layer, const BlockWeights& block, 
     const BlockCall pass{spec.arch, ops, collectives, frequencies, at_positions, sequences};
     run_block(pass, block, layer, cache, block_buffers(layer, batch.count), hidden);
   };
-  if (kv_tier(layer) != Tier::disk || spec.arch.kind(layer).delta) return run(caches.at(layer).kept.cache, batch.sequences);
+  if (kv_tier(layer) != Tier::disk || spec.arch.kind(layer).delta)
+    return run(caches.at(layer).kept.cache, batch.sequences);
   const StreamedCaches::Pass pass = streamed_caches->begin(layer, number);
   run(pass.cache, pass.sequences);
   streamed_caches->end();
@@ -457,8 +459,7 @@ Tensor StageModel::forward(const Step& step, const Tensor& incoming, const std::
   };
   // Steps of one token per sequence differ in numbers on the device alone; sums over ranks pass through the host, and
   // blocks that stream are waited for.
-  const bool repeats =
-      m.spec.degree == 1 && !m.spec.offload && !m.has_states() && std::ssize(sequences) == count;
+  const bool repeats = m.spec.degree == 1 && !m.spec.offload && !m.has_states() && std::ssize(sequences) == count;
   const auto run = [&] {
     for (const MicroBatch& batch : batches) {
       turn_to(batch);

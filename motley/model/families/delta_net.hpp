@@ -111,10 +111,9 @@ constexpr PackedNames delta_rates(std::string_view stored) {
 }
 // Of experts as released folders, or some GGUF files, have them.
 constexpr PackedNames stacked_gates_and_ups(std::string_view stored) {
-  return {
-      .stored = stored,
-      .parts = {"model.layers.N.mlp.experts.E.gate_proj.weight", "model.layers.N.mlp.experts.E.up_proj.weight"},
-      .also_apart = true};
+  return {.stored = stored,
+          .parts = {"model.layers.N.mlp.experts.E.gate_proj.weight", "model.layers.N.mlp.experts.E.up_proj.weight"},
+          .also_apart = true};
 }
 inline constexpr PackedNames stacked_downs = {.stored = "model.layers.N.mlp.experts.down_proj",
                                               .parts = {"model.layers.N.mlp.experts.E.down_proj.weight"},

@@ -43,7 +43,7 @@ struct GgufForm {
   bool rotates_part = false;      // of a head: `rope.dimension_count` is `rotary_dim` of config.json
   bool output_bias = true;        // false: `attention_bias` is about queries, keys and values alone
   std::string_view qk_norm = {};  // says in config.json whether there are norms of heads; empty: it is always so
-  bool tiled_values = false;              // heads of a delta net's values are in the order that DeltaNet calls tiled
+  bool tiled_values = false;      // heads of a delta net's values are in the order that DeltaNet calls tiled
   std::span<const PackedNames> packed = {};  // of tensors that such files hold inside others
   // What config.json states and every file of this architecture means without a key. Null: nothing.
   void (*add_implied)(Value& config) = nullptr;

@@ -7,8 +7,8 @@ namespace motley {
 namespace {
 
 Architecture read_qwen3_5(const Config& config) {
-  Architecture arch = read_gated(
-      config, {.context = 32768, .kv_heads = 4, .head_dim = 256, .bos = {}, .eos = {}, .rotated = 0.25});
+  Architecture arch =
+      read_gated(config, {.context = 32768, .kv_heads = 4, .head_dim = 256, .bos = {}, .eos = {}, .rotated = 0.25});
   set_delta_nets(config, arch);
   return arch;
 }

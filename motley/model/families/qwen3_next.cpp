@@ -6,8 +6,8 @@ namespace motley {
 namespace {
 
 Architecture read_qwen3_next(const Config& config) {
-  Architecture arch = read_gated(
-      config, {.context = 32768, .kv_heads = 2, .head_dim = 256, .bos = {}, .eos = {}, .rotated = 0.25});
+  Architecture arch =
+      read_gated(config, {.context = 32768, .kv_heads = 2, .head_dim = 256, .bos = {}, .eos = {}, .rotated = 0.25});
   LayerKind sparse = arch.kinds.front();
   sparse.ffn = config.size("moe_intermediate_size", max_ffn, 512);
   sparse.experts = read_experts(config, {"num_experts", "num_local_experts"}, 512, 10);
