@@ -25,6 +25,11 @@ std::vector<std::int64_t> kind_counts(const Architecture& arch, const LayerRange
   return counts;
 }
 
+std::int64_t attention_layers(const Architecture& arch) {
+  return sum_over_layers(arch, {0, arch.layers},
+                         [&](std::int64_t layer) -> std::int64_t { return arch.kind(layer).delta ? 0 : 1; });
+}
+
 std::int64_t widest_window(const Architecture& arch) {
   return std::ranges::max(arch.kinds, {}, &LayerKind::window).window;
 }

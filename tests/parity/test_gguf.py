@@ -229,6 +229,41 @@ def test_quantised_experts_are_those_of_transformers(kind, mixture, tmp_path, mo
         assert expected.argmax(axis=1).tolist() == run["tokens"]
 
 
+def as_newer_converters_write(file, to):
+    """Gates and ups in one tensor, and a list of the layers that have delta nets."""
+    reader = gguf.GGUFReader(file)
+    architecture = reader.fields["general.architecture"].contents()
+    writer = gguf.GGUFWriter(to, architecture)
+    for field in reader.fields.values():
+        if not field.name.startswith("GGUF.") and not field.name.endswith(("general.architecture", "full_attention_interval")):
+            writer.add_key_value(field.name, field.contents(), field.types[0], field.types[-1] if len(field.types) > 1 else None)
+    writer.add_array(f"{architecture}.attention.recurrent_layers", [True, True, False])
+    tensors = {tensor.name: tensor for tensor in reader.tensors}
+    for name, tensor in tensors.items():
+        if "ffn_gate_exps" in name:
+            both = numpy.concatenate([tensor.data, tensors[name.replace("gate", "up")].data], axis=1)
+            writer.add_tensor(name.replace("gate", "gate_up"), both, raw_dtype=tensor.tensor_type)
+        elif "ffn_up_exps" not in name:
+            writer.add_tensor(name, tensor.data, raw_dtype=tensor.tensor_type)
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+
+
+@pytest.mark.parametrize("name", ["qwen3_next", "qwen3_5_moe_text"])
+def test_gates_and_ups_of_experts_may_be_one_tensor(name, tmp_path):
+    torch.manual_seed(3)
+    model_class, config, _, _ = MIXTURES[name]
+    model_class(config).save_pretrained(tmp_path / "model")
+    file = quantise(tmp_path / "model", "q8_0", tmp_path / "model.gguf")
+    as_newer_converters_write(file, tmp_path / "newer.gguf")
+    runs = [engine.run(dict(model=str(one), weight_type="file", requests=[dict(prompt=list(range(3, 30)), generate=GENERATE)],
+                            layouts=[engine.chain(2, 1, cuts=[0, 1, 3], shares=[[0.6, 0.4], None])], scripts=[dict(name="alone")]), tmp_path)
+            for one in (file, tmp_path / "newer.gguf")]
+    assert numpy.array_equal(runs[0][0][1], runs[1][0][1])
+
+
 @pytest.mark.parametrize(("changes", "said"), [
     (dict(mlp_only_layers=[1]), "layer 1, whose FFN is dense (`mlp_only_layers`, `decoder_sparse_step`),"),
     (dict(norm_topk_prob=False), "a router whose shares are not normalised (`norm_topk_prob`)"),

@@ -163,6 +163,29 @@ def test_the_language_model_of_one_that_sees_is_served(tmp_path):
     assert abs(logits - rows).max() <= FP32_TOLERANCE
 
 
+def test_a_released_folder_has_experts_in_one_tensor_and_parts_that_are_left_out(tmp_path):
+    """Qwen3.5's: experts stacked, names of the language model inside a larger one, layers that predict, and what sees."""
+    model = models.make("qwen3.5-moe", tmp_path / "saved")
+    model.save_pretrained(tmp_path / "saved")  # in one file
+    tensors = load_file(tmp_path / "saved/model.safetensors")
+    kept = {f"model.language_model.{name.removeprefix('model.')}" if name.startswith("model.") else name: tensor
+            for name, tensor in tensors.items() if ".experts." not in name}
+    for name, parameter in model.named_parameters():
+        if ".experts." in name:
+            kept[f"model.language_model.{name.removeprefix('model.')}"] = parameter.detach().clone()
+    kept |= {"mtp.fc.weight": torch.zeros(4, 4), "model.visual.patch_embed.proj.weight": torch.zeros(4, 4)}
+    folder = tmp_path / "model"
+    folder.mkdir()
+    save_file(kept, folder / "model.safetensors", metadata={"format": "pt"})
+    text = json.loads((tmp_path / "saved/config.json").read_text())
+    (folder / "config.json").write_text(json.dumps({"model_type": "qwen3_5_moe", "text_config": text, "vision_config": {}}))
+    prompt = prompts()[2]
+    for run, logits in engine.run(dict(model=str(folder), requests=[dict(prompt=prompt, generate=GENERATE)],
+                                       layouts=[chain(1), chain(2, 3, shares=[[0.7, 0.3], None])], scripts=SCRIPTS[:1]), tmp_path):
+        expected = engine.logits_along(model, prompt, run["tokens"])
+        assert abs(logits - expected).max() <= DELTA_NET_TOLERANCE * expected.std()
+
+
 @pytest.mark.parametrize("name", ["llama-gqa-llama3", "qwen3-qk-norm", "opt", "gemma3"])
 @pytest.mark.parametrize("kv_type", ["bf16", "fp32"])
 def test_bf16_is_as_close_to_fp32_as_transformers_is(name, kv_type, tmp_path):
