@@ -118,10 +118,11 @@ constexpr PackedNames stacked_gates_and_ups(std::string_view stored) {
 inline constexpr PackedNames stacked_downs = {.stored = "model.layers.N.mlp.experts.down_proj",
                                               .parts = {"model.layers.N.mlp.experts.E.down_proj.weight"},
                                               .also_apart = true};
-// Of GGUF files, but for rates of both kinds in one tensor.
-inline constexpr std::array<PackedNames, 3> delta_packed_in_gguf = {
+// Of GGUF files.
+inline constexpr std::array<PackedNames, 2> delta_packed_in_gguf = {{
     delta_rows("blk.N.attn_qkv.weight"),
     {.stored = "blk.N.ssm_conv1d.weight", .parts = delta_convolution.parts, .rows = delta_convolution.rows},
-    stacked_gates_and_ups("blk.N.ffn_gate_up_exps.weight")};
+}};
+inline constexpr PackedNames stacked_in_gguf = stacked_gates_and_ups("blk.N.ffn_gate_up_exps.weight");
 
 }  // namespace motley

@@ -28,12 +28,10 @@ Architecture read_qwen3_5_moe(const Config& config) {
   return arch;
 }
 
-constexpr std::array<PackedNames, 4> qwen3_5_packed = {{
-    delta_rows("model.layers.N.linear_attn.in_proj_qkv.weight"),
-    delta_convolution,
-    stacked_gates_and_ups("model.layers.N.mlp.experts.gate_up_proj"),
-    stacked_downs,
-}};
+constexpr std::array qwen3_5_packed = {delta_rows("model.layers.N.linear_attn.in_proj_qkv.weight"), delta_convolution};
+constexpr auto qwen3_5_moe_packed = joined(
+    qwen3_5_packed, std::array{stacked_gates_and_ups("model.layers.N.mlp.experts.gate_up_proj"), stacked_downs});
+constexpr auto qwen3_5_moe_packed_in_gguf = joined(delta_packed_in_gguf, std::array{stacked_in_gguf});
 
 // Of positions in pictures; in a text they are alike.
 constexpr GgufKey position_sections_key = {"rope.dimension_sections", "mrope_section", [](const Architecture&) {
@@ -45,14 +43,15 @@ constexpr auto qwen3_5_keys = joined(delta_net_keys, std::array{position_section
 constexpr auto qwen3_5_moe_keys =
     joined(joined(expert_keys("num_experts", "moe_intermediate_size"), std::array{shared_expert_key}), qwen3_5_keys);
 
-constexpr GgufForm qwen3_5_form(std::string_view architecture, std::span<const GgufKey> keys) {
+constexpr GgufForm qwen3_5_form(std::string_view architecture, std::span<const GgufKey> keys,
+                                std::span<const PackedNames> packed) {
   return {.architecture = architecture,
           .keys = keys,
           .attention_bias = "attention_bias",
           .ffn_bias = {},
           .rotates_part = true,
           .tiled_values = true,
-          .packed = delta_packed_in_gguf,
+          .packed = packed,
           .add_implied = add_implied_by_tiled_delta_nets,
           .has_no_key_for = no_delta_net_key_for};
 }
@@ -64,7 +63,7 @@ constinit const Family qwen3_5_family = {
     .read = read_qwen3_5,
     .tensors = delta_net_tensors,
     .deviation = gated_deviation,
-    .gguf = qwen3_5_form("qwen35", qwen3_5_keys),
+    .gguf = qwen3_5_form("qwen35", qwen3_5_keys, delta_packed_in_gguf),
     .packed = qwen3_5_packed,
     .key_head_rows = key_head_rows_of_delta_net,
 };
@@ -74,8 +73,8 @@ constinit const Family qwen3_5_moe_family = {
     .read = read_qwen3_5_moe,
     .tensors = delta_net_tensors_with_experts,
     .deviation = gated_deviation,
-    .gguf = qwen3_5_form("qwen35moe", qwen3_5_moe_keys),
-    .packed = qwen3_5_packed,
+    .gguf = qwen3_5_form("qwen35moe", qwen3_5_moe_keys, qwen3_5_moe_packed_in_gguf),
+    .packed = qwen3_5_moe_packed,
     .key_head_rows = key_head_rows_of_delta_net,
 };
 
