@@ -212,11 +212,11 @@ class MotleyForm final : public ServeForm {
                  apart("compute", compute, block.products.compute_s, step.tokens * work.flops,
                        work.expert_flops / work.flops, effective_flop_per_s(rank),
                        fmt::format(", of {} for each token", work.experts.active))}),
-         joined("attention", block.attention,
-                {memory("memory", block.attention.memory_s, step.cached_of(work) * rank.kv_bytes,
-                        attention_bandwidth(rank), ""),
-                 compute("compute", block.attention.compute_s,
-                         step.tokens * rank.attention_flops * step.context_of(work), attention_flop_per_s(rank), "")}),
+         joined(
+             "attention", block.attention,
+             {memory("memory", block.attention.memory_s, kept_bytes(rank, work, step), attention_bandwidth(rank), ""),
+              compute("compute", block.attention.compute_s, step.tokens * rank.attention_flops * step.context_of(work),
+                      attention_flop_per_s(rank), "")}),
          leaf("element-wise", all * block.elementwise_s,
               fmt::format("per step, layer and rank {}", human_bytes(step.tokens * work.element_bytes)))},
         "the slowest rank");

@@ -46,8 +46,9 @@ StageTime::Rank rank_time(const Rank& rank, std::size_t kind, double layers, boo
           .experts = block.experts,
           .windowed = block.windowed,
           .in_turn = rank.efficiency.in_turn,
-          .cached_s = layers * rank.kv_bytes / attention_bandwidth(rank),
-          .attended_s = layers * rank.attention_flops / attention_flop_per_s(rank),
+          .cached_s = block.state_bytes > 0 ? 0 : layers * rank.kv_bytes / attention_bandwidth(rank),
+          .attended_s = block.state_bytes > 0 ? 0 : layers * rank.attention_flops / attention_flop_per_s(rank),
+          .state_s = layers * 2 * block.state_bytes / attention_bandwidth(rank),
           .head_s = head ? rank.head_bytes / effective_bandwidth(rank) : 0,
           .logit_s = head ? rank.head_flops / effective_flop_per_s(rank) : 0,
           .element_s = layers * elementwise_s(rank, block)};
@@ -73,8 +74,9 @@ double StageTime::seconds(const StepLoad& load) const {
     const double experts_s = rank.experts_s > 0 ? touched_share(rank.experts, load, gamma) * rank.experts_s : 0;
     const Roofline products{rank.weights_s + experts_s, load.tokens * rank.token_s, rank.in_turn};
     const Roofline head{heads * rank.head_s, load.logits * rank.logit_s, rank.in_turn};
-    kind_s = std::max(kind_s, products.seconds() + load.tokens * rank.element_s +
-                                  std::max(cached * rank.cached_s, attended * rank.attended_s));
+    kind_s = std::max(
+        kind_s, products.seconds() + load.tokens * rank.element_s +
+                    std::max(cached * rank.cached_s + load.decoding() * rank.state_s, attended * rank.attended_s));
     head_s = std::max(head_s, head.seconds());
   }
   blocks_s += kind_s;

@@ -128,6 +128,11 @@ struct StageModel::Impl {
   }
   void allocate_caches(std::uint64_t epoch);
   void allocate_buffers();
+  bool has_states() const {
+    return std::ranges::any_of(spec.arch.kinds, [](const LayerKind& kind) { return bool(kind.delta); });
+  }
+  // Of sequences, for what layers keep of one.
+  std::int64_t slots() const { return spec.step_limits().max_sequences; }
   std::int64_t block_count() const {
     return (spec.kv_tokens + spec.limits.block_tokens - 1) / spec.limits.block_tokens;
   }
@@ -193,7 +198,8 @@ void StageModel::Impl::fill_slots(MicroBatch& batch) {
 void StageModel::Impl::keep_caches(RetainedCaches held, const std::set<std::int64_t>& to_part) {
   const auto stays = [&](std::int64_t layer, const HeldCache& cache) {
     return layer >= spec.layers.first && layer < spec.layers.end && cache.kv_heads == shard.kv_heads &&
-           cache.type == spec.kv_type && cache.kept.cache.block_tokens() == spec.limits.block_tokens &&
+           !cache.kept.cache.state.defined() && cache.type == spec.kv_type &&
+           cache.kept.cache.block_tokens() == spec.limits.block_tokens &&
            cache.kept.slot_blocks == slot_blocks_of(layer);
   };
   for (const auto& entry : held)
@@ -209,9 +215,17 @@ void StageModel::Impl::allocate_caches(std::uint64_t epoch) {
   std::vector<std::int64_t> on_disk;
   for (std::int64_t layer = spec.layers.first; layer < spec.layers.end; ++layer) {
     const Tier tier = kv_tier(layer);
-    if (tier == Tier::disk) {
+    if (tier == Tier::disk && !spec.arch.kind(layer).delta) {
       on_disk.push_back(layer);
       caches.erase(layer);
+      continue;
+    }
+    if (const DeltaNet& delta = spec.arch.kind(layer).delta) {
+      const std::int64_t key_heads = shard.delta[spec.arch.kind_index(layer)].size();
+      const LayerCache& cache =
+          (caches[layer] = {shard.kv_heads, spec.kv_type, {epoch, empty_states(delta, key_heads, slots(), device)}})
+              .kept.cache;
+      kv_bytes += allocated_bytes(cache.state) + allocated_bytes(cache.convolved);
       continue;
     }
     if (!caches.contains(layer))
@@ -265,6 +279,9 @@ void StageModel::Impl::check_sequence(const Step& step, const StepSequence& sequ
   if (std::ssize(sequence.blocks) * spec.limits.block_tokens < end)
     refuse(step, fmt::format("sequence {}: {} blocks of {} tokens do not cover {} tokens", sequence.sequence,
                              sequence.blocks.size(), spec.limits.block_tokens, end));
+  if (has_states() && (sequence.slot < 0 || sequence.slot >= slots()))
+    refuse(step, fmt::format("sequence {}: slot {} is outside of the {} that the states have", sequence.sequence,
+                             sequence.slot, slots()));
   for (const std::int32_t block : sequence.blocks)
     if (block < 0 || block >= block_count())
       refuse(step, fmt::format("sequence {}: block {} is outside of the {} blocks of the cache", sequence.sequence,
@@ -339,6 +356,15 @@ BlockBuffers StageModel::Impl::block_buffers(std::int64_t layer, std::int64_t to
   const auto routing = [&](const char* buffer, std::int64_t width) {
     return experts.count > 0 ? part_of(buffer, tokens, width) : Tensor();
   };
+  const DeltaNet& delta = kind.delta;
+  const std::int64_t key_heads = shard.delta[spec.arch.kind_index(layer)].size(), keys = key_heads * delta.key_dim,
+                     values = delta ? key_heads * delta.values_of_key() : 0;
+  const auto mixed = [&](std::int64_t first, std::int64_t channels) {
+    return delta ? part_of("mixed", tokens, 2 * keys + values * delta.value_dim).narrow(1, first, channels) : Tensor();
+  };
+  const auto rates = [&](std::int64_t which) {
+    return delta ? part_of("delta_rates", 2 * tokens, values).narrow(0, which * tokens, tokens) : Tensor();
+  };
   return {.normed = rows("normed", tokens),
           .query = rows("query", tokens),
           .key = rows("key", tokens),
@@ -352,7 +378,18 @@ BlockBuffers StageModel::Impl::block_buffers(std::int64_t layer, std::int64_t to
           .shares = routing("shares", experts.active),
           .shared_gate = shared("gate"),
           .shared_up = shared("up"),
-          .squares = spec.arch.qk_norm == QkNorm::whole ? rows("squares", tokens) : Tensor()};
+          .squares = spec.arch.qk_norm == QkNorm::whole ? rows("squares", tokens) : Tensor(),
+          .gated_query = spec.arch.output_gate ? rows("gated_query", tokens) : Tensor(),
+          .shared_share = experts.shared_gate ? rows("shared_share", tokens) : Tensor(),
+          .delta_q = mixed(0, keys),
+          .delta_k = mixed(keys, keys),
+          .delta_v = mixed(2 * keys, values * delta.value_dim),
+          .delta_gate = delta ? part_of("delta_gate", tokens, values * delta.value_dim) : Tensor(),
+          .delta_output =
+              delta ? part_of("delta_output", tokens, values * delta.value_dim).view({tokens, values, delta.value_dim})
+                    : Tensor(),
+          .alpha = rates(0),
+          .beta = rates(1)};
 }
 
 void StageModel::Impl::run_layer(std::int64_t layer, const BlockWeights& block, std::size_t number,
@@ -363,7 +400,7 @@ void StageModel::Impl::run_layer(std::int64_t layer, const BlockWeights& block, 
     const BlockCall pass{spec.arch, ops, collectives, frequencies, at_positions, sequences, table};
     run_block(pass, block, layer, cache, block_buffers(layer, batch.count), hidden);
   };
-  if (kv_tier(layer) == Tier::disk) {
+  if (kv_tier(layer) == Tier::disk && !spec.arch.kind(layer).delta) {
     const StreamedCaches::Pass pass = streamed_caches->begin(layer, number);
     run(pass.cache, pass.sequences);
     return streamed_caches->end();
@@ -479,7 +516,7 @@ Tensor StageModel::forward(const Step& step, const Tensor& incoming, const std::
   };
   // Steps of one token per sequence differ in numbers on the device alone; sums over ranks pass through the host, and
   // blocks that stream are waited for.
-  const bool repeats = m.spec.degree == 1 && !m.spec.offload && std::ssize(sequences) == count;
+  const bool repeats = m.spec.degree == 1 && !m.spec.offload && !m.has_states() && std::ssize(sequences) == count;
   const auto run = [&] {
     for (const MicroBatch& batch : batches) {
       turn_to(batch);
