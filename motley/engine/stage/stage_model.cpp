@@ -128,11 +128,6 @@ struct StageModel::Impl {
   }
   void allocate_caches(std::uint64_t epoch);
   void allocate_buffers();
-  bool has_states() const {
-    return std::ranges::any_of(spec.arch.kinds, [](const LayerKind& kind) { return bool(kind.delta); });
-  }
-  // Of sequences, for what layers keep of one.
-  std::int64_t slots() const { return spec.step_limits().max_sequences; }
   std::int64_t block_count() const {
     return (spec.kv_tokens + spec.limits.block_tokens - 1) / spec.limits.block_tokens;
   }
@@ -162,6 +157,9 @@ StageModel::Impl::Impl(const StageSpec& stage, WorkerGroup* group, const Compute
   check_type(spec.weight_type, Use::weights);
   check_type(spec.kv_type, Use::kv);
   check_kv_type(spec.arch, spec.kv_type);
+  if (has_states(spec.arch) && spec.kv_sequences < 1)
+    throw input_error("delta nets keep a state of each sequence, and there is room for none",
+                      "let the stage have `kv_sequences`");
   if (spec.limits.block_tokens < 1 || spec.limits.block_tokens > 256)
     throw input_error(fmt::format("KV blocks of {} tokens are not supported", spec.limits.block_tokens),
                       "use blocks of 1 to 256 tokens");
@@ -222,9 +220,10 @@ void StageModel::Impl::allocate_caches(std::uint64_t epoch) {
     }
     if (const DeltaNet& delta = spec.arch.kind(layer).delta) {
       const std::int64_t key_heads = shard.delta[spec.arch.kind_index(layer)].size();
-      const LayerCache& cache =
-          (caches[layer] = {shard.kv_heads, spec.kv_type, {epoch, empty_states(delta, key_heads, slots(), device)}})
-              .kept.cache;
+      const LayerCache& cache = (caches[layer] = {shard.kv_heads,
+                                                  spec.kv_type,
+                                                  {epoch, empty_states(delta, key_heads, spec.kv_sequences, device)}})
+                                    .kept.cache;
       kv_bytes += allocated_bytes(cache.state) + allocated_bytes(cache.convolved);
       continue;
     }
@@ -279,9 +278,6 @@ void StageModel::Impl::check_sequence(const Step& step, const StepSequence& sequ
   if (std::ssize(sequence.blocks) * spec.limits.block_tokens < end)
     refuse(step, fmt::format("sequence {}: {} blocks of {} tokens do not cover {} tokens", sequence.sequence,
                              sequence.blocks.size(), spec.limits.block_tokens, end));
-  if (has_states() && (sequence.slot < 0 || sequence.slot >= slots()))
-    refuse(step, fmt::format("sequence {}: slot {} is outside of the {} that the states have", sequence.sequence,
-                             sequence.slot, slots()));
   for (const std::int32_t block : sequence.blocks)
     if (block < 0 || block >= block_count())
       refuse(step, fmt::format("sequence {}: block {} is outside of the {} blocks of the cache", sequence.sequence,
@@ -516,7 +512,8 @@ Tensor StageModel::forward(const Step& step, const Tensor& incoming, const std::
   };
   // Steps of one token per sequence differ in numbers on the device alone; sums over ranks pass through the host, and
   // blocks that stream are waited for.
-  const bool repeats = m.spec.degree == 1 && !m.spec.offload && !m.has_states() && std::ssize(sequences) == count;
+  const bool repeats =
+      m.spec.degree == 1 && !m.spec.offload && !has_states(m.spec.arch) && std::ssize(sequences) == count;
   const auto run = [&] {
     for (const MicroBatch& batch : batches) {
       turn_to(batch);
