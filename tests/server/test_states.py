@@ -1,4 +1,4 @@
-"""A model that keeps states of sequences: whoever computes a sequence again, from its first token, says the same."""
+"""A model that keeps states of sequences: computed again from its first token, a sequence says the same."""
 
 import json
 import random

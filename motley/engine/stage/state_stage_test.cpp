@@ -1,4 +1,5 @@
-// Layers with a delta net, which keep a state in each slot. Layouts and equality with `transformers` are tests/parity's.
+// Layers with a delta net, which keep a state in each slot. Layouts and equality with `transformers` are
+// tests/parity's.
 #include <c10/core/InferenceMode.h>
 #include <gtest/gtest.h>
 
@@ -77,7 +78,8 @@ TEST_F(StateStageTest, ARequestDoesNotDependOnWhoHadItsSlot) {
 // There is no going on without the state of the last token.
 TEST_F(StateStageTest, StatesCountFromTheirPlanOn) {
   auto before = std::make_unique<StageModel>(spec_, folder_, nullptr, cpu_device());
-  const StageModel after(spec_, folder_, nullptr, cpu_device(), [](double) {}, std::move(before), 2);
+  const StageModel after(
+      spec_, folder_, nullptr, cpu_device(), [](double) {}, std::move(before), 2);
   EXPECT_EQ(after.cache_epoch(), 2u);
 }
 

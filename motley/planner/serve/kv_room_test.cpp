@@ -121,8 +121,9 @@ devices = ["RTX 3090*2"]
   for (const Stage& stage : plan.stages) {
     EXPECT_GE(stage.kv_sequences, plan.routes[0].batch);
     const std::vector<Shard> shards = make_shards(arch, static_cast<int>(stage.devices.size()), stage.shares);
-    EXPECT_EQ(plan.predicted.memory_bytes.at(stage.devices[0]).device.kv,
-              cache_bytes(arch, stage.layers, shards[0], DType::bf16, {stage.kv_tokens, stage.kv_sequences}, plan.step));
+    EXPECT_EQ(
+        plan.predicted.memory_bytes.at(stage.devices[0]).device.kv,
+        cache_bytes(arch, stage.layers, shards[0], DType::bf16, {stage.kv_tokens, stage.kv_sequences}, plan.step));
   }
   plan.stages[0].kv_sequences = 0;
   ASSERT_FALSE(verify(plan).empty());
