@@ -47,8 +47,8 @@ void set_tensor_types(Architecture& arch, std::map<std::string, DType> types);
 // Layers of each kind in a range.
 std::vector<std::int64_t> kind_counts(const Architecture& arch, const LayerRange& layers);
 std::int64_t attention_layers(const Architecture& arch);  // those that keep keys and values
-std::int64_t widest_window(const Architecture& arch);  // of the layers that have one; 0: none has
-std::int64_t narrowest_ffn(const Architecture& arch);  // columns, of any kind of layer
+std::int64_t widest_window(const Architecture& arch);     // of the layers that have one; 0: none has
+std::int64_t narrowest_ffn(const Architecture& arch);     // columns, of any kind of layer
 // The first layer of each kind, which stands for all of them; of a kind that no layer is of, the first of all.
 std::vector<std::int64_t> layer_of_kinds(const Architecture& arch);
 // Over the layers of a range; `of_layer` is asked once for each kind that they are of.

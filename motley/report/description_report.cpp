@@ -98,9 +98,9 @@ std::string model_report(const Model& model) {
   const auto with_delta = std::ranges::find_if(a.kinds, [](const LayerKind& kind) { return bool(kind.delta); });
   if (with_delta != a.kinds.end()) {
     const DeltaNet& delta = with_delta->delta;
-    table.add({"delta nets", fmt::format("{} layers of {} key heads of {}, {} value heads of {}",
-                                         a.layers - attention_layers(a), delta.key_heads, delta.key_dim,
-                                         delta.value_heads, delta.value_dim)});
+    table.add({"delta nets",
+               fmt::format("{} layers of {} key heads of {}, {} value heads of {}", a.layers - attention_layers(a),
+                           delta.key_heads, delta.key_dim, delta.value_heads, delta.value_dim)});
   }
   const std::vector<std::int64_t> counts = kind_counts(a, {0, a.layers});
   for (std::size_t kind = 0; kind < counts.size(); ++kind) {
@@ -122,8 +122,8 @@ std::string model_report(const Model& model) {
                                     bytes(bytes_of(DType::fp32, parameters)))});
   const double flops = blocks_flops(a, 0) + head_flops(a);
   table.add({"compute", human_flop(flops) + " per token at context 0"});
-  table.add({"kv cache",
-             fmt::format("{} per token as bf16, all layers", bytes(attention_layers(a) * kv_bytes_per_token(a, DType::bf16)))});
+  table.add({"kv cache", fmt::format("{} per token as bf16, all layers",
+                                     bytes(attention_layers(a) * kv_bytes_per_token(a, DType::bf16)))});
   if (const std::int64_t of_sequence = states_of_sequence(a); of_sequence > 0)
     table.add({"states", fmt::format("{} per sequence, all delta nets", bytes(of_sequence))});
   return fmt::format("{}\n{}", printable(model.name), table.render());

@@ -30,8 +30,8 @@ TEST(Families, HaveEachNameOnce) {
     }
   }
   EXPECT_EQ(families_seen, (std::set<std::string_view>{"gemma3_text", "glm4_moe", "gpt_oss", "llama", "minimax_m2",
-                                                       "mistral", "mixtral", "opt", "qwen2", "qwen3", "qwen3_5_moe_text",
-                                                       "qwen3_5_text", "qwen3_moe", "qwen3_next"}));
+                                                       "mistral", "mixtral", "opt", "qwen2", "qwen3",
+                                                       "qwen3_5_moe_text", "qwen3_5_text", "qwen3_moe", "qwen3_next"}));
 }
 
 TEST(Families, PackedTensorsHoldThoseOfTheFamily) {

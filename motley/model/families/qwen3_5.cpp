@@ -29,8 +29,8 @@ Architecture read_qwen3_5_moe(const Config& config) {
 }
 
 constexpr std::array qwen3_5_packed = {delta_rows("model.layers.N.linear_attn.in_proj_qkv.weight"), delta_convolution};
-constexpr auto qwen3_5_moe_packed = joined(
-    qwen3_5_packed, std::array{stacked_gates_and_ups("model.layers.N.mlp.experts.gate_up_proj"), stacked_downs});
+constexpr auto qwen3_5_moe_packed =
+    joined(qwen3_5_packed, std::array{stacked_gates_and_ups("model.layers.N.mlp.experts.gate_up_proj"), stacked_downs});
 constexpr auto qwen3_5_moe_packed_in_gguf = joined(delta_packed_in_gguf, std::array{stacked_in_gguf});
 
 // Of positions in pictures; in a text they are alike.

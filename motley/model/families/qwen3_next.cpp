@@ -31,7 +31,8 @@ constexpr std::array<PackedNames, 3> qwen3_next_packed = {{
     delta_convolution,
 }};
 
-constexpr auto qwen3_next_packed_in_gguf = joined(delta_packed_in_gguf, std::array{delta_rates("blk.N.ssm_ba.weight"), stacked_in_gguf});
+constexpr auto qwen3_next_packed_in_gguf =
+    joined(delta_packed_in_gguf, std::array{delta_rates("blk.N.ssm_ba.weight"), stacked_in_gguf});
 
 constexpr auto qwen3_next_keys =
     joined(joined(expert_keys("num_experts", "moe_intermediate_size"), std::array{shared_expert_key}), delta_net_keys);
