@@ -19,6 +19,9 @@ Architecture read_qwen3_next(const Config& config) {
   return arch;
 }
 
+constexpr auto qwen3_next_tensors =
+    with_gguf_name(with_gguf_name(delta_net_tensors_with_experts, "delta.beta", {}), "delta.alpha", {});
+
 constexpr std::array<PackedNames, 3> qwen3_next_packed = {{
     {.stored = "model.layers.N.linear_attn.in_proj_qkvz.weight",
      .parts = delta_in_parts,
@@ -39,7 +42,7 @@ constexpr auto qwen3_next_keys =
 constinit const Family qwen3_next_family = {
     .name = "qwen3_next",
     .read = read_qwen3_next,
-    .tensors = delta_net_tensors_with_experts,
+    .tensors = qwen3_next_tensors,
     .deviation = gated_deviation,
     .gguf = GgufForm{.architecture = "qwen3next",
                      .keys = qwen3_next_keys,
