@@ -56,17 +56,19 @@ Checkpoint::Checkpoint(const std::filesystem::path& folder_or_gguf, NamingOf nam
   }
   std::error_code ignored;
   if (const auto config = folder_or_gguf / "config.json"; naming != nullptr && std::filesystem::exists(config, ignored))
-    packed_ = naming(read_document(config)).packed;
+    naming_ = naming(read_document(config));
   open_folder(folder_or_gguf, "model");
 }
 
 void Checkpoint::open_gguf_file(const std::filesystem::path& path, NamingOf naming) {
   contents_ = path;
   gguf_ = open_gguf(path);
-  const TensorNaming named = naming != nullptr ? naming(gguf_.front()->metadata()) : TensorNaming{};
-  gguf_names_ = named.names;
+  if (naming != nullptr) naming_ = naming(gguf_.front()->metadata());
+  const TensorNaming& named = naming_;
   for (const auto& file : gguf_)
     for (const auto& [stored, tensor] : file->tensors()) {
+      for (const TensorInside& one : tensors_inside(named.packed, named.heads, file->path(), stored, tensor))
+        add(*file, stored, one.name, {&file->path(), &inside_.emplace_back(one.tensor)});
       const TensorNames* known = names_of(named.names, stored);
       if (known == nullptr) continue;
       const std::string name = hugging_face_name(named.names, stored);
@@ -78,7 +80,7 @@ void Checkpoint::open_gguf_file(const std::filesystem::path& path, NamingOf nami
         check_inside(file->path(), inside_.size());
       } else
         add(*file, stored, name,
-            {&file->path(), &tensor, in_pairs ? named.head_rows : 0, known->one_more ? 1.0F : 0.0F});
+            {&file->path(), &tensor, in_pairs ? named.head_rows : 0, known->one_more ? 1.0F : 0.0F, known->minus_exp});
     }
 }
 
@@ -91,7 +93,7 @@ void Checkpoint::add(const GgufFile& file, const std::string& stored, const std:
 void Checkpoint::add(const SafetensorsFile& file, const std::string& stored) {
   const StoredTensor& tensor = file.tensors().at(stored);
   const std::string name = without_modality(stored);
-  const std::vector<TensorInside> inside = tensors_inside(packed_, file.path(), name, tensor);
+  const std::vector<TensorInside> inside = tensors_inside(naming_.packed, naming_.heads, file.path(), name, tensor);
   if (inside.empty()) places_.emplace(name, Place{&file.path(), &tensor});
   for (const TensorInside& one : inside)
     places_.emplace(one.name, Place{&file.path(), &inside_.emplace_back(one.tensor)});
@@ -155,7 +157,7 @@ Checkpoint::Found Checkpoint::find(const std::string& name) const {
   if (entry == places_.end() && name.ends_with(embedding_suffix)) entry = lookup(head_name);
   if (entry != places_.end()) {
     const Place& place = entry->second;
-    Found found{*place.file, *place.tensor, place.interleaved, place.added};
+    Found found{*place.file, *place.tensor, place.interleaved, place.added, place.minus_exp};
     if (found.tensor.scales_apart) {
       const Found scales = find(entry->first + std::string(scales_ending));
       found.scales = &scales.tensor;
@@ -163,9 +165,11 @@ Checkpoint::Found Checkpoint::find(const std::string& name) const {
     }
     return found;
   }
-  if (!gguf_.empty())
-    throw input_error(fmt::format("{}: the tensor {} is missing", contents_.string(), gguf_name(gguf_names_, name)),
+  if (!gguf_.empty()) {
+    const std::string own = gguf_name(naming_.names, name);
+    throw input_error(fmt::format("{}: the tensor {} is missing", contents_.string(), own.empty() ? name : own),
                       "the file is not a whole model: copy or download it again");
+  }
   const std::string near = closest(name, names());
   throw input_error(fmt::format("config.json needs the tensor {}, which {} does not contain", name, contents_.string()),
                     near.empty()

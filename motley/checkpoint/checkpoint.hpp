@@ -32,6 +32,7 @@ class Checkpoint {
     // head is row i + a n / 2 in Hugging Face's order. 0: they do not.
     std::int64_t interleaved = 0;
     float added = 0;                       // to each value, in the file
+    bool minus_exp = false;                // of each value is in the file
     const StoredTensor* scales = nullptr;  // where these are apart
     const std::filesystem::path* scales_file = nullptr;
   };
@@ -57,6 +58,7 @@ class Checkpoint {
     const StoredTensor* tensor;
     std::int64_t interleaved = 0;
     float added = 0;
+    bool minus_exp = false;
   };
   std::map<std::string, Place>::const_iterator lookup(const std::string& name) const;
   void open_folder(const std::filesystem::path& folder, const std::string& stem);
@@ -67,8 +69,7 @@ class Checkpoint {
   std::filesystem::path contents_;                                 // the file that lists all tensors
   std::map<std::string, std::unique_ptr<SafetensorsFile>> files_;  // by file name
   std::vector<std::unique_ptr<GgufFile>> gguf_;
-  std::span<const TensorNames> gguf_names_;
-  std::span<const PackedNames> packed_;
+  TensorNaming naming_;
   std::deque<StoredTensor> inside_;      // of tensors that hold several
   std::map<std::string, Place> places_;  // by tensor
 };

@@ -121,6 +121,62 @@ TEST_F(SafetensorsTest, FindsTensorsInsideOthers) {
   EXPECT_FALSE(packed_place(packed_names, "layers.7.norm.weight", {2}, 2));
 }
 
+constexpr auto of_keys = &KeyHeadRows::keys, of_values = &KeyHeadRows::values, one_each = &KeyHeadRows::value_heads;
+constexpr std::array<PackedNames, 3> names_of_heads = {{
+    {.stored = "layers.N.qkvz",
+     .parts = {"layers.N.q", "layers.N.k", "layers.N.v", "layers.N.z"},
+     .rows = {of_keys, of_keys, of_values, of_values},
+     .by_key_heads = true},
+    {.stored = "layers.N.ba",
+     .parts = {"layers.N.b", "layers.N.a"},
+     .rows = {one_each, one_each},
+     .by_key_heads = true},
+    {.stored = "layers.N.conv",
+     .parts = {"layers.N.conv_q", "layers.N.conv_k", "layers.N.conv_v"},
+     .rows = {of_keys, of_keys, of_values},
+     .channels = true},
+}};
+
+// Two key heads of one row each, each with two value heads of one row; every number is its row's.
+TEST_F(SafetensorsTest, FindsWhatDeltaNetsHeadsAreMadeOf) {
+  const KeyHeadRows heads{.key_heads = 2, .keys = 1, .values = 2, .value_heads = 2};
+  std::vector<float> values;
+  for (int row = 0; row < 12 + 8; ++row) values.insert(values.end(), 2, static_cast<float>(row % 12));
+  for (int row = 0; row < 8; ++row) values.insert(values.end(), 3, static_cast<float>(row));
+  write("{}", "config.json");
+  write(file_of(R"({"layers.0.qkvz": {"dtype": "F32", "shape": [12, 2], "data_offsets": [0, 96]},
+                    "layers.0.ba": {"dtype": "F32", "shape": [8, 2], "data_offsets": [96, 160]},
+                    "layers.0.conv": {"dtype": "F32", "shape": [8, 1, 3], "data_offsets": [160, 256]}})",
+                bytes_of(values)));
+  static const KeyHeadRows* named;
+  named = &heads;
+  const auto naming = [](const Value&) { return TensorNaming{.packed = names_of_heads, .heads = *named}; };
+  const Checkpoint checkpoint(folder, naming);
+  const auto rows_of = [&](const std::string& name, std::int64_t rows, std::int64_t columns) {
+    const StoredRows stored(checkpoint, "layers.0." + name, {rows, columns});
+    std::vector<float> first(static_cast<std::size_t>(rows)), row(static_cast<std::size_t>(columns));
+    for (std::int64_t i = 0; i < rows; ++i) {
+      stored.values(i, 0, columns, row.data());
+      first[static_cast<std::size_t>(i)] = row.back();
+    }
+    return first;
+  };
+  EXPECT_EQ(rows_of("q", 2, 2), (std::vector<float>{0, 6}));
+  EXPECT_EQ(rows_of("k", 2, 2), (std::vector<float>{1, 7}));
+  EXPECT_EQ(rows_of("v", 4, 2), (std::vector<float>{2, 3, 8, 9}));
+  EXPECT_EQ(rows_of("z", 4, 2), (std::vector<float>{4, 5, 10, 11}));
+  EXPECT_EQ(rows_of("b", 4, 2), (std::vector<float>{0, 1, 4, 5}));
+  EXPECT_EQ(rows_of("a", 4, 2), (std::vector<float>{2, 3, 6, 7}));
+  EXPECT_EQ(rows_of("conv_k", 2, 3), (std::vector<float>{2, 3}));
+  EXPECT_EQ(rows_of("conv_v", 4, 3), (std::vector<float>{4, 5, 6, 7}));
+  const auto place = packed_place(names_of_heads, "layers.0.conv_v", {4, 3}, 0, heads);
+  ASSERT_TRUE(place);
+  EXPECT_EQ(place->shape, (std::vector<std::int64_t>{8, 1, 3}));
+  const KeyHeadRows three{.key_heads = 3, .keys = 1, .values = 2, .value_heads = 2};
+  named = &three;
+  EXPECT_THAT(refusal([&] { Checkpoint(folder, naming); }), HasSubstr("a delta net of 3 key heads"));
+}
+
 constexpr std::array<PackedNames, 2> names_of_blocks = {{
     {.stored = "layers.N.gate_up_blocks",
      .parts = {"layers.N.E.gate.weight", "layers.N.E.up.weight"},

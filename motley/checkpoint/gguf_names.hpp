@@ -21,7 +21,8 @@ struct TensorNames {
   std::string_view gguf;     // empty: no GGUF file has it
   bool paired_rows = false;  // in GGUF files the rows of a rotated pair lie next to each other
   std::string_view gguf_ending = {};
-  bool one_more = false;  // GGUF files have its values plus one
+  bool one_more = false;   // GGUF files have its values plus one
+  bool minus_exp = false;  // GGUF files have minus their exponential
 };
 
 // How the tensors of files are to be read.
@@ -29,6 +30,7 @@ struct TensorNaming {
   std::span<const TensorNames> names = {};  // of a GGUF file
   std::int64_t head_rows = 0;               // of a head of queries or keys there
   std::span<const PackedNames> packed = {};
+  KeyHeadRows heads = {};  // of the model's delta nets
 };
 // Of a GGUF file's metadata, or of a folder's config.json.
 using NamingOf = TensorNaming (*)(const Value& description);

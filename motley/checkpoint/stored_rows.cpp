@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cmath>
 
 #include "motley/checkpoint/quants.hpp"
 
@@ -14,6 +15,12 @@ std::string stored_types() {
   for (const DTypeRow& row : dtypes())
     if (!row.file_name.empty()) names += fmt::format("{}{}", names.empty() ? "" : ", ", row.file_name);
   return names;
+}
+
+// Dimensions of one say nothing: llama.cpp leaves them out.
+std::vector<std::int64_t> without_ones(std::vector<std::int64_t> shape) {
+  std::erase(shape, 1);
+  return shape;
 }
 
 // Where a file with interleaved heads of this many rows has a row.
@@ -33,7 +40,7 @@ DType stored_type(const Checkpoint::Found& found, const std::string& name) {
 
 StoredRows::StoredRows(const Checkpoint& checkpoint, const std::string& name, const std::vector<std::int64_t>& shape)
     : found_(checkpoint.find(name)), type_(stored_type(found_, name)) {
-  if (found_.tensor.shape != shape)
+  if (without_ones(found_.tensor.shape) != without_ones(shape))
     throw input_error(fmt::format("the model needs the tensor {} {}, but {} holds {}", name, shape_text(shape),
                                   found_.file.string(), shape_text(found_.tensor.shape)),
                       "config.json and weights must come from the same model");
@@ -49,7 +56,10 @@ StoredRows::StoredRows(const Checkpoint& checkpoint, const std::string& name, co
 }
 
 const std::byte* StoredRows::at(std::int64_t row, std::int64_t column) const {
-  const std::int64_t place = found_.interleaved == 0 ? row : interleaved_place(row, found_.interleaved);
+  const StoredTensor& tensor = found_.tensor;
+  const std::int64_t place = found_.interleaved > 0 ? interleaved_place(row, found_.interleaved)
+                             : tensor.run > 0       ? row / tensor.run * tensor.run_step + row % tensor.run
+                                                    : row;
   return found_.tensor.bytes.data() + place * bytes_of(type_, row_step_) + bytes_of(type_, column * column_step());
 }
 
@@ -87,6 +97,8 @@ void StoredRows::values(std::int64_t row, std::int64_t first, std::int64_t end, 
   }
   if (found_.added != 0)
     for (std::int64_t i = 0; i < end - first; ++i) out[i] -= found_.added;
+  if (found_.minus_exp)
+    for (std::int64_t i = 0; i < end - first; ++i) out[i] = std::log(-out[i]);
 }
 
 }  // namespace motley

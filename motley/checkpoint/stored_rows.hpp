@@ -24,7 +24,9 @@ class StoredRows {
   DType type() const { return type_; }
   std::int64_t width() const { return width_; }
   // Whether they are stored as they are: in this order, with these values.
-  bool as_stored() const { return found_.interleaved == 0 && found_.added == 0; }
+  bool as_stored() const { return found_.interleaved == 0 && found_.tensor.run == 0 && unchanged(); }
+  // Whether the values are.
+  bool unchanged() const { return found_.added == 0 && !found_.minus_exp; }
   // Values from a row to the next, where that is so, and from a column to the next.
   std::int64_t row_step() const { return row_step_; }
   std::int64_t column_step() const { return found_.tensor.column_step; }

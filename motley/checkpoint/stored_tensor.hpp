@@ -41,6 +41,8 @@ struct StoredTensor {
   std::uint64_t offset = 0;  // of the bytes in their file
   // Values from a row (a vector's value) to the next, and from a column to the next. 0: rows follow one another.
   std::int64_t row_step = 0, column_step = 1;
+  // Rows come in runs of `run`, each of which begins `run_step` rows behind the one before. 0: all follow one another.
+  std::int64_t run = 0, run_step = 0;
   bool scales_apart = false;  // of blocks of MXFP4, as Hugging Face's files have them (packed_tensors.hpp)
 };
 

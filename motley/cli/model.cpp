@@ -57,8 +57,10 @@ int memory(const MemoryOptions& options) {
       throw input_error(fmt::format("--shares must sum to 1, found {:.6g}", sum),
                         "give one fraction per rank, as in --shares 0.5,0.25,0.25");
   }
+  CacheRoom caches = options.caches;
+  if (has_states(model.arch)) caches.sequences = std::max<std::int64_t>(1, caches.sequences);
   const std::vector<RankBytes> ranks = rank_bytes(model.arch, with_ends(model.arch, layers), options.degree,
-                                                  options.shares, weight_type, kv_type, options.caches, options.step);
+                                                  options.shares, weight_type, kv_type, caches, options.step);
   emit(options.output, rank_bytes_json(ranks),
        fmt::format("{}: layers {}-{} on {} device{}, {} weights, room for {} tokens of {} keys and values\n{}",
                    printable(model.name), layers.first, layers.end - 1, options.degree, options.degree == 1 ? "" : "s",

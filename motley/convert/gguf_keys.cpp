@@ -63,6 +63,12 @@ bool has_windows_of(const Architecture& arch, std::int64_t period) {
   return true;
 }
 
+void set_integers(std::string_view key, const Value& list, GgufWriter& writer) {
+  std::vector<std::int32_t> values;
+  for (const Value& item : list.as_array()) values.push_back(static_cast<std::int32_t>(item.as_integer()));
+  writer.set_i32s(key, values);
+}
+
 }  // namespace
 
 void write_architecture(const Model& model, DType type, GgufWriter& writer) {
@@ -104,6 +110,8 @@ void write_architecture(const Model& model, DType type, GgufWriter& writer) {
       size(key.gguf, value.as_integer());
     else if (value.is_bool())
       writer.set_bool(fmt::format("{}{}", prefix, key.gguf), value.as_bool());
+    else if (value.is_array())
+      set_integers(fmt::format("{}{}", prefix, key.gguf), value, writer);
     else if (value.is_number())
       writer.set_f32(fmt::format("{}{}", prefix, key.gguf), static_cast<float>(value.as_number()));
   }

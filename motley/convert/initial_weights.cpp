@@ -81,8 +81,21 @@ struct InitialJob {
 void fill(const Model& model, const TensorSpec& tensor, std::int64_t first, std::uint64_t seed,
           std::span<float> values) {
   const bool is_bias = tensor.role.ends_with("bias");
+  if (tensor.role == "delta.norm.weight" || tensor.role == delta_step_role) {
+    std::ranges::fill(values, 1.0F);
+    return;
+  }
   if (is_bias || tensor.role.ends_with("norm.weight")) {
     std::ranges::fill(values, is_bias || model.arch.norm == Norm::rms1p ? 0.0F : 1.0F);
+    return;
+  }
+  if (tensor.role == delta_decay_role) {  // the logarithm of what lies evenly between these
+    constexpr double least = 0.01, most = 16;
+    NormalValues(seed, tensor.name, 1).fill(first, values);
+    for (float& value : values) {
+      const double share = 0.5 * std::erfc(-value / std::numbers::sqrt2);
+      value = static_cast<float>(std::log(least + (most - least) * share));
+    }
     return;
   }
   NormalValues(seed, tensor.name, deviation_of(model)).fill(first, values);

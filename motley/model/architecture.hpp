@@ -59,6 +59,7 @@ struct Experts {
   std::int64_t active = 0;  // of a token
   RouterRule router = {};
   std::int64_t shared_ffn = 0;  // columns of an FFN that all tokens pass, too, with a share of 1; 0: there is none
+  bool shared_gate = false;     // whose share is the sigmoid of one more product instead
   bool operator==(const Experts&) const = default;
 };
 
@@ -69,12 +70,27 @@ enum class QkNorm {
   whole  // of all heads of a token together
 };
 
+// A gated delta net in attention's place: of a sequence it keeps a state of one size, whatever the sequence's length.
+struct DeltaNet {
+  std::int64_t key_heads = 0;               // 0: there is none
+  std::int64_t value_heads = 0;             // as many for each key head
+  std::int64_t key_dim = 0, value_dim = 0;  // of a head
+  std::int64_t width = 0;                   // tokens that its convolution covers
+  // Value head h goes with key head h mod `key_heads`, as in llama.cpp's files; else those of a key head are side by
+  // side.
+  bool tiled = false;
+  std::int64_t values_of_key() const { return value_heads / key_heads; }
+  explicit operator bool() const { return key_heads > 0; }
+  bool operator==(const DeltaNet&) const = default;
+};
+
 // What may differ from layer to layer.
 struct LayerKind {
   std::int64_t window = 0;  // positions a token looks back on, itself included; 0: full attention
   std::size_t rotary = 0;   // which of the model's rules its heads are rotated by
   std::int64_t ffn = 0;     // columns of the FFN, or of each expert
   Experts experts;
+  DeltaNet delta = {};
   std::map<std::string, DType> tensor_types = {};  // of its matrices in a GGUF file, by role; else empty
   // FFNs of `ffn` columns that a token passes: the only one, or its experts.
   std::int64_t active_ffns() const { return experts.count > 0 ? experts.active : 1; }
@@ -101,6 +117,7 @@ struct Architecture {
   QkNorm qk_norm = QkNorm::none;
   bool qkv_bias = false;
   bool output_bias = false;  // of the attention's output projection
+  bool output_gate = false;  // attention's output, times the sigmoid of as many rows behind each head's of `q`
   bool ffn_bias = false;
   bool sinks = false;      // a learned score of each query head, which takes attention's weight and has no value
   double score_scale = 0;  // of attention's scores; 0: head_dim^-1/2

@@ -317,6 +317,65 @@ TEST(Architecture, GptOssHasSinksBiasesAndAWindowInEveryOtherLayer) {
   EXPECT_THROW(of_family("gpt_oss", {{"quantization_config", R"({"quant_method": "awq"})"}}), Error);
 }
 
+std::vector<bool> layers_with_delta(const Architecture& arch) {
+  std::vector<bool> with;
+  for (std::int64_t layer = 0; layer < arch.layers; ++layer) with.push_back(bool(arch.kind(layer).delta));
+  return with;
+}
+
+TEST(Architecture, QwenHasDeltaNetsInAllButSomeLayers) {
+  const DeltaNet usual{.key_heads = 16, .value_heads = 32, .key_dim = 128, .value_dim = 128, .width = 4};
+  const Architecture dense = of_family("qwen3_5_text", {{"num_hidden_layers", "5"}});
+  EXPECT_THAT(layers_with_delta(dense), ElementsAre(true, true, true, false, true));
+  EXPECT_EQ(dense.kind(0).delta, usual);
+  EXPECT_EQ(dense.norm, Norm::rms1p);
+  EXPECT_EQ(dense.qk_norm, QkNorm::head);
+  EXPECT_TRUE(dense.output_gate);
+  EXPECT_EQ(dense.head_dim, 256);
+  EXPECT_EQ(dense.rotaries.front().partial, 0.25);
+  EXPECT_EQ(dense.norm_epsilon, 1e-6);
+  EXPECT_THAT(untrainable(dense), HasSubstr("layer 0: it is a gated delta net"));
+
+  const Architecture mixture = of_family("qwen3_5_moe_text", {{"num_hidden_layers", "3"},
+                                                              {"moe_intermediate_size", "24"},
+                                                              {"linear_num_value_heads", "16"},
+                                                              {"full_attention_interval", "2"}});
+  EXPECT_THAT(layers_with_delta(mixture), ElementsAre(true, false, true));
+  EXPECT_EQ(mixture.kind(1).ffn, 24);
+  EXPECT_EQ(mixture.kind(0).delta.value_heads, 16);
+  EXPECT_EQ(mixture.kind(0).experts, mixture.kind(1).experts);
+  EXPECT_EQ(mixture.kind(0).experts,
+            (Experts{.count = 256, .active = 8, .router = {}, .shared_ffn = 512, .shared_gate = true}));
+
+  const Architecture next = of_family("qwen3_next", {{"num_hidden_layers", "4"},
+                                                     {"norm_topk_prob", "false"},
+                                                     {"mlp_only_layers", "[1]"},
+                                                     {"layer_types", R"(["full_attention", "linear_attention",
+                                                                         "linear_attention", "full_attention"])"}});
+  EXPECT_THAT(layers_with_delta(next), ElementsAre(false, true, true, false));
+  EXPECT_EQ(next.kinds.size(), 3u);
+  EXPECT_EQ(next.kind(1).experts.count, 0);
+  EXPECT_EQ(next.kind(2).experts.count, 512);
+  EXPECT_EQ(next.kind(2).experts.active, 10);
+  EXPECT_EQ(next.kind(2).experts.router.score, RouterScore::softmax);
+
+  const auto refused = [](std::vector<std::pair<std::string, std::string>> changes) {
+    changes.push_back({"num_hidden_layers", "4"});
+    try {
+      of_family("qwen3_5_text", changes);
+    } catch (const Error& error) {
+      return std::string(error.what()) + " | " + error.hint();
+    }
+    return std::string("no error");
+  };
+  EXPECT_THAT(refused({{"layer_types", R"(["linear_attention", "full_attention"])"}}),
+              HasSubstr("2 entries for 4 layers | give one per layer, or remove `layer_types` to use "
+                        "`full_attention_interval`"));
+  EXPECT_THAT(refused({{"layer_types", R"(["sliding_attention", "", "", ""])"}}), HasSubstr("sliding_attention"));
+  EXPECT_THAT(refused({{"linear_num_key_heads", "12"}}),
+              HasSubstr("32 value heads cannot be divided among 12 key heads"));
+}
+
 TEST(Architecture, Gemma3HasTwoRotaryRules) {
   const auto gemma = [](std::vector<std::pair<std::string, std::string>> changes) {
     changes.push_back({"num_hidden_layers", "7"});

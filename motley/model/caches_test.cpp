@@ -81,5 +81,21 @@ TEST(Caches, GptOssKeepsHalfOfWhatItWouldWithoutWindows) {
   EXPECT_EQ(kv_bytes_of(arch, {0, arch.layers}, DType::bf16, static_cast<double>(tokens)), expected);
 }
 
+// Ten layers of 2,048 bytes of a token, and on thirty a matrix of 128 x 128 for each of 32 heads, and 3 inputs of 8,192
+// channels.
+TEST(Caches, DeltaNetsKeepAStateInEachSlot) {
+  const Architecture arch = read_model("qwen3.5-35b-a3b").arch;
+  EXPECT_TRUE(has_states(arch));
+  EXPECT_FALSE(has_states(windowed()));
+  constexpr std::int64_t states = 30 * 4 * (32 * 128 * 128 + 8192 * 3), token = 10 * 2048;
+  EXPECT_EQ(states, 65'863'680) << "62.8 MiB";
+  const LayerRange all{0, arch.layers};
+  const Shard shard = make_shards(arch, 1).front();
+  EXPECT_EQ(cache_bytes(arch, all, shard, DType::bf16, {8000, 3}, {}), 8000 * token + 3 * states);
+  EXPECT_EQ(kv_bytes_of(arch, all, DType::bf16, 100), 100 * token + states);
+  const Shard half = make_shards(arch, 2).front();
+  EXPECT_EQ(cache_bytes(arch, all, half, DType::bf16, {8000, 3}, {}), (8000 * token + 3 * states) / 2);
+}
+
 }  // namespace
 }  // namespace motley

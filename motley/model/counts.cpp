@@ -25,6 +25,11 @@ std::vector<std::int64_t> kind_counts(const Architecture& arch, const LayerRange
   return counts;
 }
 
+std::int64_t attention_layers(const Architecture& arch) {
+  return sum_over_layers(arch, {0, arch.layers},
+                         [&](std::int64_t layer) -> std::int64_t { return arch.kind(layer).delta ? 0 : 1; });
+}
+
 std::int64_t widest_window(const Architecture& arch) {
   return std::ranges::max(arch.kinds, {}, &LayerKind::window).window;
 }
@@ -66,8 +71,12 @@ double block_flops(const Architecture& arch, std::int64_t layer, double context)
   const LayerKind& kind = arch.kind(layer);
   const double seen = kind.window > 0 ? std::min(context, static_cast<double>(kind.window)) : context;
   const double products = 2.0 * static_cast<double>(passed_elements(block_tensors(arch, layer), kind.experts.active));
-  const double attention = 4.0 * static_cast<double>(arch.heads * arch.head_dim) * seen;  // scores and weighted values
-  return products + attention;
+  return products +
+         (kind.delta ? delta_flops(kind.delta) : 4.0 * static_cast<double>(arch.heads * arch.head_dim) * seen);
+}
+
+double delta_flops(const DeltaNet& delta) {
+  return 8.0 * static_cast<double>(delta.value_heads * delta.key_dim * delta.value_dim);
 }
 
 double blocks_flops(const Architecture& arch, double context) {

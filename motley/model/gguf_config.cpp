@@ -84,7 +84,10 @@ Value shortest(const Value& number) {
 void copy_numbers(const Metadata& metadata, Value& config) {
   for (const SameKey& key : same_keys) {
     const std::string name = metadata.own(key.gguf);
-    if (!key.required && !metadata.find(name)) continue;
+    // Of an expert's columns these have a key of their own.
+    const bool needless =
+        key.gguf == "feed_forward_length" && metadata.find(metadata.own("expert_feed_forward_length"));
+    if ((!key.required || needless) && !metadata.find(name)) continue;
     const Reader place = metadata.required(name);
     if (place.value().is_array())
       place.fail("a value per layer is not supported", "use a model whose layers are alike");
@@ -275,13 +278,17 @@ Value gguf_config(const std::vector<std::unique_ptr<GgufFile>>& parts) {
 }
 
 std::map<std::string, DType> gguf_tensor_types(const std::vector<std::unique_ptr<GgufFile>>& parts) {
-  const std::span<const TensorNames> names = tensor_naming(parts.front()->metadata()).names;
+  const TensorNaming naming = tensor_naming(parts.front()->metadata());
+  const std::span<const TensorNames> names = naming.names;
   std::map<std::string, DType> types;
   for (const auto& part : parts)
-    for (const auto& [stored, tensor] : part->tensors())
+    for (const auto& [stored, tensor] : part->tensors()) {
+      for (const std::string& name : names_inside(naming.packed, stored))
+        types.emplace(name, stored_type({part->path(), tensor}, stored));
       if (const TensorNames* known = names_of(names, stored);
           known != nullptr && stored.ends_with(".weight") && tensor.shape.size() >= 2 && known->role != "router")
         types.emplace(hugging_face_name(names, stored), stored_type({part->path(), tensor}, stored));
+    }
   return types;
 }
 

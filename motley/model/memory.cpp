@@ -33,7 +33,7 @@ std::int64_t Buffer::bytes() const {
 
 DType held_type(const Architecture& arch, const TensorSpec& tensor, DType weight_type) {
   const DType computed = dtype_row(weight_type).computed_in;
-  if (tensor.role == selection_bias_role) return DType::fp32;  // rounded, it would choose others
+  if (tensor.is_exact()) return DType::fp32;
   if (!tensor.may_be_quantised()) return computed;
   if (weight_type == DType::int8 || weight_type == DType::int4) return tensor.in_block ? weight_type : computed;
   DType type = weight_type;
@@ -54,7 +54,7 @@ Span whole_blocks(DType type, const Span& columns) {
 
 std::int64_t held_bytes(const Slice& slice, DType type) {
   if (!is_quantised(type)) return bytes_of(type, slice.elements());
-  return slice.rows.size() * bytes_of(type, whole_blocks(type, slice.columns).size());
+  return slice.times * slice.rows.size() * bytes_of(type, whole_blocks(type, slice.columns).size());
 }
 
 std::int64_t block_bytes(const Architecture& arch, std::int64_t layer, const Shard& shard, DType weight_type) {
@@ -76,6 +76,14 @@ std::int64_t largest_block_bytes(const Architecture& arch, const Shard& shard, D
   for (const std::int64_t layer : layer_of_kinds(arch))
     most = std::max(most, block_bytes(arch, layer, shard, weight_type));
   return most;
+}
+
+std::int64_t state_bytes(const Architecture& arch, std::int64_t layer, const Shard& shard) {
+  const DeltaNet& delta = arch.kind(layer).delta;
+  if (!delta) return 0;
+  const std::int64_t keys = shard.delta.at(arch.kind_index(layer)).size();
+  const std::int64_t values = keys * delta.values_of_key() * delta.value_dim;
+  return bytes_of(DType::fp32, values * delta.key_dim + (2 * keys * delta.key_dim + values) * (delta.width - 1));
 }
 
 void check_kv_type(const Architecture& arch, DType kv_type) {
@@ -101,12 +109,20 @@ std::vector<Buffer> activation_buffers(const Architecture& arch, const ModelPart
   const std::int64_t sequences = limits.max_sequences;
   const std::int64_t query = shard.heads.size() * arch.head_dim;
   const std::int64_t key = shard.kv_heads.size() * arch.head_dim;
-  std::int64_t widest = 0, experts = 0, active = 0;
+  std::int64_t widest = 0, experts = 0, active = 0, key_rows = 0, value_rows = 0, value_heads = 0;
+  bool shared_gate = false;
   for (std::size_t i = 0; i < arch.kinds.size(); ++i) {
     const Experts& of = arch.kinds[i].experts;
     widest = std::max({widest, arch.kinds[i].active_ffns() * shard.columns[i].size(), shard.shared[i].size()});
     experts = std::max(experts, of.count);
     active = std::max(active, of.active);
+    shared_gate = shared_gate || of.shared_gate;
+    if (const DeltaNet& delta = arch.kinds[i].delta) {
+      const std::int64_t heads = shard.delta[i].size();
+      key_rows = std::max(key_rows, heads * delta.key_dim);
+      value_heads = std::max(value_heads, heads * delta.values_of_key());
+      value_rows = std::max(value_rows, heads * delta.values_of_key() * delta.value_dim);
+    }
   }
   std::vector<Buffer> buffers = {
       {"tokens", std::nullopt, {tokens}},
@@ -121,11 +137,19 @@ std::vector<Buffer> activation_buffers(const Architecture& arch, const ModelPart
       {"up", type, {tokens, widest}},
   };
   if (arch.gated) buffers.push_back({"gate", type, {tokens, widest}});
+  if (arch.output_gate) buffers.push_back({"gated_query", type, {tokens, 2 * query}});
+  if (value_heads > 0) {
+    buffers.push_back({"mixed", type, {tokens, 2 * key_rows + value_rows}});
+    buffers.push_back({"delta_gate", type, {tokens, value_rows}});
+    buffers.push_back({"delta_output", type, {tokens, value_rows}});
+    buffers.push_back({"delta_rates", DType::fp32, {2, tokens, value_heads}});
+  }
   if (experts > 0) {
     buffers.push_back({"routed", DType::fp32, {tokens, experts}});
     buffers.push_back({"chosen", std::nullopt, {tokens, active}});
     buffers.push_back({"shares", DType::fp32, {tokens, active}});
   }
+  if (shared_gate) buffers.push_back({"shared_share", DType::fp32, {tokens, 1}});
   if (arch.qk_norm == QkNorm::whole) buffers.push_back({"squares", DType::fp32, {tokens, 2}});
   if (!part.embedding) buffers.push_back({"incoming", type, {tokens, arch.hidden}});
   if (part.embedding && arch.embedding_dim > 0) buffers.push_back({"embedded", type, {tokens, arch.embedding_dim}});

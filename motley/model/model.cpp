@@ -130,8 +130,11 @@ Model read_gguf_model(const fs::path& path) {
   std::vector<std::string> names;
   for (const auto& part : parts)
     for (const auto& [stored, tensor] : part->tensors()) {
-      const std::string known = hugging_face_name(family_of(model.arch).tensors, stored);
-      names.push_back(known.empty() ? stored : known);
+      const Family& family = family_of(model.arch);
+      const std::string known = hugging_face_name(family.tensors, stored);
+      const std::vector<std::string> inside = names_inside(family.gguf->packed, stored);
+      names.insert(names.end(), inside.begin(), inside.end());
+      if (inside.empty()) names.push_back(known.empty() ? stored : known);
     }
   model.unread = unread_tensors(names, tensor_names(model.arch));
   return model;

@@ -46,8 +46,9 @@ void set_tensor_types(Architecture& arch, std::map<std::string, DType> types);
 
 // Layers of each kind in a range.
 std::vector<std::int64_t> kind_counts(const Architecture& arch, const LayerRange& layers);
-std::int64_t widest_window(const Architecture& arch);  // of the layers that have one; 0: none has
-std::int64_t narrowest_ffn(const Architecture& arch);  // columns, of any kind of layer
+std::int64_t attention_layers(const Architecture& arch);  // those that keep keys and values
+std::int64_t widest_window(const Architecture& arch);     // of the layers that have one; 0: none has
+std::int64_t narrowest_ffn(const Architecture& arch);     // columns, of any kind of layer
 // The first layer of each kind, which stands for all of them; of a kind that no layer is of, the first of all.
 std::vector<std::int64_t> layer_of_kinds(const Architecture& arch);
 // Over the layers of a range; `of_layer` is asked once for each kind that they are of.
@@ -67,8 +68,11 @@ std::int64_t total_parameters(const Architecture& arch);   // a tied table count
 std::int64_t active_parameters(const Architecture& arch);  // of one token: without the experts that it does not take
 
 // FLOPs of one token through a block: 2 per element of every matrix that it passes, and 4 heads head_dim per position
-// attended to (scores and weighted values): `context` of them, or the layer's window where that is smaller.
+// attended to (scores and weighted values): `context` of them, or the layer's window where that is smaller. A delta net
+// has those of its state in their place.
 double block_flops(const Architecture& arch, std::int64_t layer, double context);
+// Of one token: the state decays, is read twice and is added to.
+double delta_flops(const DeltaNet& delta);
 // The same of all blocks.
 double blocks_flops(const Architecture& arch, double context);
 // FLOPs of one token through LM head and projection out.
@@ -93,6 +97,7 @@ struct Shard {
   std::vector<Span> shared;   // of the shared expert, by kind of layer; an empty span where it has none
   Span vocabulary;            // rows of embedding and head
   std::vector<Span> experts;  // of which it holds those columns, by kind of layer; an empty span where there are none
+  std::vector<Span> delta;    // key heads of the delta net, with their value heads, by kind of layer; or empty spans
   bool operator==(const Shard&) const = default;
 };
 bool of_one_size(const Shard& a, const Shard& b);  // wherever they lie
@@ -103,12 +108,13 @@ constexpr const char* types_of_a_file = "give the model as a GGUF file, or anoth
 constexpr double share_tolerance = 1e-6;  // shares of a whole sum to 1 but for that
 
 // Cuts a block for a group with these shares (any scale; empty: equal). KV heads go by largest remainder, at least one
-// each; with more ranks than KV heads, a KV head is held by consecutive ranks that divide its query heads. FFN columns
-// and vocabulary follow the shares, cut at multiples of 8 where every rank gets that much, never empty; the FFN columns
-// at whole blocks of the file's types, and of `weight_type`, where every rank gets one. Of experts each rank gets
-// columns of every one; with `expert_shares`, that many whole ones, in rank order. Throws an input error where it cannot
-// be done: more ranks than query heads, FFN columns or rows of vocabulary; shares that are not positive; experts that
-// are left over, or a rank without one.
+// each; with more ranks than KV heads, a KV head is held by consecutive ranks that divide its query heads. Key heads of
+// delta nets go by largest remainder, too, with their value heads; of tiled ones as many together as are whole blocks
+// of the file's types. FFN columns and vocabulary follow the shares, cut at multiples of 8 where every rank gets that
+// much, never empty; the FFN columns at whole blocks of the file's types, and of `weight_type`, where every rank gets
+// one. Of experts each rank gets columns of every one; with `expert_shares`, that many whole ones, in rank order.
+// Throws an input error where it cannot be done: more ranks than query heads, key heads of a delta net, FFN columns or
+// rows of vocabulary; shares that are not positive; experts that are left over, or a rank without one.
 std::vector<Shard> make_shards(const Architecture& arch, int degree, const std::vector<double>& shares = {},
                                DType weight_type = DType::file, const std::vector<std::int64_t>& expert_shares = {});
 
@@ -122,7 +128,17 @@ std::vector<std::int64_t> choose_expert_shares(const Architecture& arch, int deg
 struct Slice {
   Span rows;
   Span columns;  // of dimension 1; {0, 1} for vectors
-  std::int64_t elements() const { return rows.size() * columns.size(); }
+  // The spans of which one stands for several, each so far behind the one before: of tiled heads.
+  std::int64_t times = 1, row_step = 0, column_step = 0;
+  std::int64_t elements() const { return times * rows.size() * columns.size(); }
+  Slice at(std::int64_t time) const {  // one of them
+    const auto moved = [&](const Span& span, std::int64_t step) {
+      return Span{span.first + time * step, span.end + time * step};
+    };
+    return {moved(rows, row_step), moved(columns, column_step)};
+  }
+  std::int64_t held_rows() const { return row_step > 0 ? times * rows.size() : rows.size(); }
+  std::int64_t held_columns() const { return column_step > 0 ? times * columns.size() : columns.size(); }
   bool operator==(const Slice&) const = default;
 };
 // Empty where the tensor is of an expert that other ranks hold.
@@ -161,6 +177,9 @@ std::int64_t weight_bytes(const Architecture& arch, const ModelPart& part, const
 // Of one block, as of all of its kind.
 std::int64_t block_bytes(const Architecture& arch, std::int64_t layer, const Shard& shard, DType weight_type);
 std::int64_t largest_block_bytes(const Architecture& arch, const Shard& shard, DType weight_type);
+// Of what a layer keeps of a sequence whatever its length: the state of its delta net, and the last inputs of the
+// convolution. 0: it has none, and keeps keys and values.
+std::int64_t state_bytes(const Architecture& arch, std::int64_t layer, const Shard& shard);
 // Throws an input error where a head is not whole blocks of the type that keys and values have.
 void check_kv_type(const Architecture& arch, DType kv_type);
 // `tokens` is rounded up to whole blocks.
@@ -182,7 +201,11 @@ struct Buffer {
 // token takes.
 //   every stage         tokens, positions [T] int64; hidden, normed, projected [T, hidden]; query, attention [T, Q];
 //                       key, value [T, K]; up [T, F]; gate [T, F] where gated
+//   with an output gate gated_query [T, 2 Q]
+//   with delta nets     mixed [T, 2 keys + values], delta_gate, delta_output [T, values]: heads x their size;
+//                       delta_rates [2, T, value heads], fp32
 //   with experts        routed [T, E], fp32; chosen [T, A] int64; shares [T, A], fp32
+//   with a shared gate  shared_share [T, 1], fp32
 //   with whole q/k norm squares [T, 2], fp32
 //   not the first       incoming [T, hidden]
 //   embedding projected embedded [T, embedding_dim] with the embedding, last_embedded [S, embedding_dim] with the head

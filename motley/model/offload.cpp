@@ -74,7 +74,7 @@ std::int64_t kv_buffer_tokens(std::int64_t kv_tokens, std::int64_t batches) {
 }
 
 PlacedBytes placed_bytes(const Architecture& arch, const ModelPart& part, const Shard& shard, DType weight_type,
-                         DType kv_type, std::int64_t kv_tokens, const StepLimits& limits, const LayerHomes& placement,
+                         DType kv_type, const CacheRoom& caches, const StepLimits& limits, const LayerHomes& placement,
                          bool staged) {
   PlacedBytes bytes;
   bytes.device.weights = weight_bytes(arch, ends_of(part), shard, weight_type);
@@ -93,8 +93,14 @@ PlacedBytes placed_bytes(const Architecture& arch, const ModelPart& part, const 
   const auto kv_bytes = [&](std::int64_t tokens) {
     return kv_cache_bytes(arch, 1, shard, kv_type, tokens, limits.block_tokens);
   };
-  for (const Tier home : placement.kv) of(bytes, home).kv += kv_bytes(kv_tokens);
-  const std::int64_t kv_buffers = offload_buffers * kv_bytes(kv_buffer_tokens(kv_tokens, placement.batches));
+  for (std::size_t i = 0; i < placement.kv.size(); ++i) {
+    const std::int64_t layer = part.layers.first + static_cast<std::int64_t>(i);
+    if (arch.kind(layer).delta)
+      bytes.device.kv += states_bytes(arch, layer, shard, caches.sequences);
+    else
+      of(bytes, placement.kv[i]).kv += kv_bytes(caches.tokens);
+  }
+  const std::int64_t kv_buffers = offload_buffers * kv_bytes(kv_buffer_tokens(caches.tokens, placement.batches));
   const bool on_host = uses(placement.kv, Tier::host), on_disk = uses(placement.kv, Tier::disk);
   if (!placement.cpu_attention && (on_host || on_disk)) bytes.device.kv += kv_buffers;
   if (on_disk && (placement.cpu_attention || staged)) bytes.host.kv += kv_buffers;

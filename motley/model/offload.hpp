@@ -7,7 +7,8 @@
 //   keys, values by whole layers, all sequences of a layer alike. `cpu_attention`: where they lie outside the device,
 //                the host's processors compute attention in host memory, and those of the disk pass through two buffers
 //                there. Otherwise they pass through two buffers on the device. Such a buffer holds what one micro-batch
-//                has in one layer: ceil(kv_tokens / batches) tokens, which no micro-batch's sequences exceed.
+//                has in one layer: ceil(kv_tokens / batches) tokens, which no micro-batch's sequences exceed. Windows
+//                do not shrink them. States of delta nets stay on the device.
 //   activations  by whole micro-batches: with `batches` > 1, the hidden states of each between two layers. Never disk.
 //
 // Shares are multiples of 1/layers, or of 1/batches for activations, so nothing is rounded. Layers that are not on the
@@ -21,7 +22,7 @@
 #include <cstdint>
 #include <vector>
 
-#include "motley/model/model.hpp"
+#include "motley/model/caches.hpp"
 
 namespace motley {
 
@@ -78,7 +79,7 @@ struct PlacedBytes {
 // Bytes of a rank in each tier, buffers included. `staged`: disk and device exchange bytes through host memory, as with
 // an accelerator.
 PlacedBytes placed_bytes(const Architecture& arch, const ModelPart& part, const Shard& shard, DType weight_type,
-                         DType kv_type, std::int64_t kv_tokens, const StepLimits& limits, const LayerHomes& placement,
+                         DType kv_type, const CacheRoom& caches, const StepLimits& limits, const LayerHomes& placement,
                          bool staged);
 // Tokens of a buffer of keys and values.
 std::int64_t kv_buffer_tokens(std::int64_t kv_tokens, std::int64_t batches);

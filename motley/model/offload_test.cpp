@@ -41,7 +41,7 @@ class OffloadBytes : public testing::Test {
   const StepLimits limits{.max_tokens = 64, .max_sequences = 8, .block_tokens = 16};
 
   PlacedBytes bytes(const Offload& offload, bool staged = false) const {
-    return placed_bytes(arch, whole, shard, DType::fp32, DType::fp32, 640, limits, place_layers(offload, arch.layers),
+    return placed_bytes(arch, whole, shard, DType::fp32, DType::fp32, {640}, limits, place_layers(offload, arch.layers),
                         staged);
   }
   std::int64_t block() const { return largest_block_bytes(arch, shard, DType::fp32); }

@@ -37,7 +37,8 @@ std::vector<TensorSpec> stored_tensors(const Architecture& arch) {
   std::vector<TensorSpec> stored;
   std::set<std::string> packed;
   for (TensorSpec& tensor : part_tensors(arch, whole_model(arch))) {
-    auto place = packed_place(family_of(arch).packed, tensor.name, tensor.shape, arch.kinds[tensor.kind].experts.count);
+    auto place = packed_place(family_of(arch).packed, tensor.name, tensor.shape, arch.kinds[tensor.kind].experts.count,
+                              key_head_rows(arch));
     if (place) {
       if (!packed.insert(place->name).second) continue;
       tensor.name = std::move(place->name);

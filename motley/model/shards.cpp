@@ -150,6 +150,32 @@ std::int64_t block_along(const Architecture& arch, std::size_t kind, TensorCut c
   return most;
 }
 
+// Key heads of a kind of layer's delta net, with their value heads.
+std::vector<Span> cut_delta_net(const Architecture& arch, std::size_t kind, const std::vector<double>& parts) {
+  const DeltaNet& delta = arch.kinds[kind].delta;
+  std::vector<Span> spans(parts.size());
+  if (!delta) return spans;
+  std::int64_t together =
+      1;  // heads whose values are whole blocks of columns, which may not be cut where they are tiled
+  if (delta.tiled && parts.size() > 1 && delta.values_of_key() > 1)
+    for (const auto& [role, type] : arch.kinds[kind].tensor_types)
+      if (role == "delta.out.weight")
+        while (together * delta.value_dim % dtype_row(type).block_values != 0) together *= 2;
+  const std::int64_t units = delta.key_heads / together;
+  if (units < std::ssize(parts) || delta.key_heads % together != 0)
+    throw input_error(
+        fmt::format("{} key heads of delta nets{} cannot be split over {} devices", delta.key_heads,
+                    together > 1 ? fmt::format(", {} of which share blocks,", together) : "", parts.size()),
+        units > 0 ? fmt::format("use a tensor-parallel degree of at most {} for this model", units)
+                  : "use a file of another type");
+  std::int64_t first = 0;
+  for (std::size_t rank = 0; const std::int64_t count : apportion(units, parts)) {
+    spans[rank++] = {first, first + count * together};
+    first += count * together;
+  }
+  return spans;
+}
+
 Span scaled(const Span& span, std::int64_t factor) { return {span.first * factor, span.end * factor}; }
 
 // Of each kind of layer that has experts.
@@ -186,6 +212,16 @@ std::vector<Span> spans_of(const std::vector<std::int64_t>& counts) {
   return spans;
 }
 
+// Rows or columns of value heads, `size` in all: of those of some key heads.
+Span of_values(const DeltaNet& delta, const Span& key_heads, std::int64_t size, Slice& slice,
+               std::int64_t Slice::*step) {
+  const std::int64_t each = size / delta.value_heads;
+  if (!delta.tiled || key_heads.size() == delta.key_heads) return scaled(key_heads, delta.values_of_key() * each);
+  slice.times = delta.values_of_key();
+  slice.*step = delta.key_heads * each;
+  return scaled(key_heads, each);
+}
+
 }  // namespace
 
 bool of_one_size(const Shard& a, const Shard& b) {
@@ -193,6 +229,7 @@ bool of_one_size(const Shard& a, const Shard& b) {
          std::ranges::equal(a.columns, b.columns, {}, &Span::size, &Span::size) &&
          std::ranges::equal(a.shared, b.shared, {}, &Span::size, &Span::size) &&
          std::ranges::equal(a.experts, b.experts, {}, &Span::size, &Span::size) &&
+         std::ranges::equal(a.delta, b.delta, {}, &Span::size, &Span::size) &&
          a.vocabulary.size() == b.vocabulary.size();
 }
 
@@ -224,10 +261,12 @@ std::vector<Shard> make_shards(const Architecture& arch, int degree, const std::
     const std::vector<Span> shared =
         shared_ffn > 0 ? cut_columns(shared_ffn, "columns of the shared expert", TensorCut::shared_ffn_in)
                        : std::vector<Span>(ranks);
+    const std::vector<Span> delta = cut_delta_net(arch, kind, parts);
     for (std::size_t rank = 0; rank < ranks; ++rank) {
       shards[rank].columns.push_back(ffn[rank]);
       shards[rank].shared.push_back(shared[rank]);
       shards[rank].experts.push_back(experts[rank]);
+      shards[rank].delta.push_back(delta[rank]);
     }
   }
   const std::vector<Span> vocabulary = cut(arch.vocabulary, parts, "rows of vocabulary");
@@ -275,17 +314,25 @@ Slice slice_of(const Architecture& arch, const TensorSpec& tensor, const Shard& 
     const Span& held = shard.experts.at(tensor.kind);
     if (tensor.expert < held.first || tensor.expert >= held.end) return {};
   }
-  Slice slice{{0, tensor.shape.at(0)}, {0, tensor.shape.size() > 1 ? tensor.shape[1] : 1}};
+  const std::int64_t rows = tensor.shape.at(0), columns = tensor.shape.size() > 1 ? tensor.shape[1] : 1;
+  Slice slice{{0, rows}, {0, columns}};
+  const DeltaNet& delta = arch.kinds.at(tensor.kind).delta;
   switch (tensor.cut) {
     case TensorCut::replicated: break;
-    case TensorCut::heads: slice.rows = scaled(shard.heads, arch.head_dim); break;
-    case TensorCut::head_values: slice.rows = shard.heads; break;
-    case TensorCut::kv_heads: slice.rows = scaled(shard.kv_heads, arch.head_dim); break;
-    case TensorCut::heads_in: slice.columns = scaled(shard.heads, arch.head_dim); break;
+    case TensorCut::heads: slice.rows = scaled(shard.heads, rows / arch.heads); break;
+    case TensorCut::kv_heads: slice.rows = scaled(shard.kv_heads, rows / arch.kv_heads); break;
+    case TensorCut::heads_in: slice.columns = scaled(shard.heads, columns / arch.heads); break;
     case TensorCut::ffn: slice.rows = shard.columns.at(tensor.kind); break;
     case TensorCut::ffn_in: slice.columns = shard.columns.at(tensor.kind); break;
     case TensorCut::shared_ffn: slice.rows = shard.shared.at(tensor.kind); break;
     case TensorCut::shared_ffn_in: slice.columns = shard.shared.at(tensor.kind); break;
+    case TensorCut::delta_keys: slice.rows = scaled(shard.delta.at(tensor.kind), rows / delta.key_heads); break;
+    case TensorCut::delta_values:
+      slice.rows = of_values(delta, shard.delta.at(tensor.kind), rows, slice, &Slice::row_step);
+      break;
+    case TensorCut::delta_values_in:
+      slice.columns = of_values(delta, shard.delta.at(tensor.kind), columns, slice, &Slice::column_step);
+      break;
     case TensorCut::vocabulary: slice.rows = shard.vocabulary; break;
   }
   return slice;

@@ -36,7 +36,59 @@ std::vector<std::int64_t> sizes(const std::vector<Shard>& shards, const std::fun
 
 TEST(Shards, OneRankHoldsAll) {
   const Shard whole = make_shards(shape(8, 2), 1).front();
-  EXPECT_EQ(whole, (Shard{{0, 8}, {0, 2}, {{0, 1024}}, {{}}, {0, 1000}, {{}}}));
+  EXPECT_EQ(whole, (Shard{{0, 8}, {0, 2}, {{0, 1024}}, {{}}, {0, 1000}, {{}}, {{}}}));
+}
+
+Architecture with_delta_net(bool tiled) {
+  Architecture arch = shape(8, 2);
+  arch.family = "qwen3_5_text";
+  arch.qkv_bias = arch.output_bias = arch.ffn_bias = arch.norm_bias = false;
+  arch.kinds.front().delta = {
+      .key_heads = 4, .value_heads = 12, .key_dim = 5, .value_dim = 16, .width = 4, .tiled = tiled};
+  return arch;
+}
+
+Slice slice_of_role(const Architecture& arch, const std::string& role, const Shard& shard) {
+  for (const TensorSpec& tensor : block_tensors(arch, 0))
+    if (tensor.role == role) return slice_of(arch, tensor, shard);
+  ADD_FAILURE() << role;
+  return {};
+}
+
+TEST(Shards, ValueHeadsGoWithTheirKeyHeads) {
+  const Architecture grouped = with_delta_net(false);
+  const auto shards = make_shards(grouped, 2, {0.7, 0.3});
+  EXPECT_EQ(shards[0].delta.front(), (Span{0, 3}));
+  EXPECT_EQ(shards[1].delta.front(), (Span{3, 4}));
+  EXPECT_EQ(slice_of_role(grouped, "delta.q.weight", shards[1]), (Slice{{15, 20}, {0, 32}}));
+  EXPECT_EQ(slice_of_role(grouped, "delta.v.weight", shards[1]), (Slice{{144, 192}, {0, 32}}));
+  EXPECT_EQ(slice_of_role(grouped, "delta.out.weight", shards[1]), (Slice{{0, 32}, {144, 192}}));
+  EXPECT_EQ(slice_of_role(grouped, "delta.decay", shards[0]), (Slice{{0, 9}, {0, 1}}));
+  EXPECT_EQ(state_bytes(grouped, 0, shards[1]), 4 * (3 * 5 * 16 + (2 * 5 + 3 * 16) * 3));
+
+  // Heads 3, 7 and 11 of the file.
+  const Architecture tiled = with_delta_net(true);
+  const Slice values = slice_of_role(tiled, "delta.v.weight", shards[1]),
+              out = slice_of_role(tiled, "delta.out.weight", shards[1]);
+  EXPECT_EQ(values, (Slice{{48, 64}, {0, 32}, 3, 64, 0}));
+  EXPECT_EQ(values.at(2), (Slice{{176, 192}, {0, 32}}));
+  EXPECT_EQ(out, (Slice{{0, 32}, {48, 64}, 3, 0, 64}));
+  EXPECT_EQ(values.held_rows(), 48);
+  EXPECT_EQ(out.held_columns(), 48);
+  EXPECT_EQ(out.elements(), 32 * 48);
+  EXPECT_EQ(held_bytes(out, DType::fp32), 4 * 32 * 48);
+  EXPECT_EQ(slice_of_role(tiled, "delta.v.weight", make_shards(tiled, 1).front()), (Slice{{0, 192}, {0, 32}}));
+}
+
+TEST(Shards, KeyHeadsOfDeltaNetsGoRoundOnce) {
+  EXPECT_THROW(make_shards(with_delta_net(false), 5), Error);
+  Architecture arch = with_delta_net(true);
+  arch.kinds.front().tensor_types = {{"delta.out.weight", DType::q8_0}};  // blocks of two heads
+  for (const TensorSpec& tensor : block_tensors(arch, 0))
+    arch.kinds.front().tensor_types.emplace(tensor.role, DType::fp32);
+  const auto delta = [](const Shard& shard) { return shard.delta.front(); };
+  EXPECT_THAT(sizes(make_shards(arch, 2, {0.9, 0.1}), delta), ElementsAre(2, 2));
+  EXPECT_THROW(make_shards(arch, 3), Error);
 }
 
 TEST(Shards, EightKvHeadsOverThree) {

@@ -49,7 +49,47 @@ class List {
   std::vector<TensorSpec> tensors_;
 };
 
+void add_attention(const Architecture& arch, List& list) {
+  const std::int64_t query = arch.heads * arch.head_dim, key = arch.kv_heads * arch.head_dim;
+  list.add_linear("q", arch.output_gate ? 2 * query : query, arch.hidden, TensorCut::heads, arch.qkv_bias);
+  list.add_linear("k", key, arch.hidden, TensorCut::kv_heads, arch.qkv_bias);
+  list.add_linear("v", key, arch.hidden, TensorCut::kv_heads, arch.qkv_bias);
+  if (arch.sinks) list.add("sinks", "", {arch.heads}, TensorCut::heads);
+  list.add_linear("o", arch.hidden, query, TensorCut::heads_in, arch.output_bias);
+  if (arch.qk_norm == QkNorm::head) {
+    list.add_norm("q_norm", arch.head_dim, arch.norm_bias);
+    list.add_norm("k_norm", arch.head_dim, arch.norm_bias);
+  } else if (arch.qk_norm == QkNorm::whole) {
+    list.add("q_norm", ".weight", {query}, TensorCut::heads);
+    list.add("k_norm", ".weight", {key}, TensorCut::kv_heads);
+  }
+}
+
+void add_delta_net(const Architecture& arch, const DeltaNet& delta, List& list) {
+  const std::int64_t keys = delta.key_heads * delta.key_dim, values = delta.value_heads * delta.value_dim;
+  const auto add_rows = [&](std::string_view role, std::int64_t rows, TensorCut cut) {
+    list.add_linear(role, rows, arch.hidden, cut, false);
+  };
+  add_rows("delta.q", keys, TensorCut::delta_keys);
+  add_rows("delta.k", keys, TensorCut::delta_keys);
+  add_rows("delta.v", values, TensorCut::delta_values);
+  add_rows("delta.z", values, TensorCut::delta_values);
+  add_rows("delta.beta", delta.value_heads, TensorCut::delta_values);
+  add_rows("delta.alpha", delta.value_heads, TensorCut::delta_values);
+  list.add("delta.convolve_q", ".weight", {keys, delta.width}, TensorCut::delta_keys);
+  list.add("delta.convolve_k", ".weight", {keys, delta.width}, TensorCut::delta_keys);
+  list.add("delta.convolve_v", ".weight", {values, delta.width}, TensorCut::delta_values);
+  list.add(delta_decay_role, "", {delta.value_heads}, TensorCut::delta_values);
+  list.add(delta_step_role, "", {delta.value_heads}, TensorCut::delta_values);
+  list.add_norm("delta.norm", delta.value_dim, false);
+  list.add_linear("delta.out", arch.hidden, values, TensorCut::delta_values_in, false);
+}
+
 }  // namespace
+
+bool TensorSpec::is_exact() const {
+  return is_convolution() || role == selection_bias_role || role == delta_decay_role || role == delta_step_role;
+}
 
 std::int64_t TensorSpec::elements() const {
   std::int64_t product = 1;
@@ -84,22 +124,9 @@ std::vector<TensorSpec> with_each_expert(std::vector<TensorSpec> tensors) {
 
 std::vector<TensorSpec> block_tensors(const Architecture& arch, std::int64_t layer) {
   const LayerKind& kind = arch.kind(layer);
-  const std::int64_t query = arch.heads * arch.head_dim;
-  const std::int64_t key = arch.kv_heads * arch.head_dim;
   List list(arch, layer);
   list.add_norm("attention_norm", arch.hidden, arch.norm_bias);
-  list.add_linear("q", query, arch.hidden, TensorCut::heads, arch.qkv_bias);
-  list.add_linear("k", key, arch.hidden, TensorCut::kv_heads, arch.qkv_bias);
-  list.add_linear("v", key, arch.hidden, TensorCut::kv_heads, arch.qkv_bias);
-  if (arch.sinks) list.add("sinks", "", {arch.heads}, TensorCut::head_values);
-  list.add_linear("o", arch.hidden, query, TensorCut::heads_in, arch.output_bias);
-  if (arch.qk_norm == QkNorm::head) {
-    list.add_norm("q_norm", arch.head_dim, arch.norm_bias);
-    list.add_norm("k_norm", arch.head_dim, arch.norm_bias);
-  } else if (arch.qk_norm == QkNorm::whole) {
-    list.add("q_norm", ".weight", {query}, TensorCut::heads);
-    list.add("k_norm", ".weight", {key}, TensorCut::kv_heads);
-  }
+  kind.delta ? add_delta_net(arch, kind.delta, list) : add_attention(arch, list);
   if (arch.output_norms) list.add_norm("attention_output_norm", arch.hidden, arch.norm_bias);
   list.add_norm("ffn_norm", arch.hidden, arch.norm_bias);
   if (arch.output_norms) list.add_norm("ffn_output_norm", arch.hidden, arch.norm_bias);
@@ -111,6 +138,7 @@ std::vector<TensorSpec> block_tensors(const Architecture& arch, std::int64_t lay
     list.add_linear("shared.gate", experts.shared_ffn, arch.hidden, TensorCut::shared_ffn, false);
     list.add_linear("shared.up", experts.shared_ffn, arch.hidden, TensorCut::shared_ffn, false);
     list.add_linear("shared.down", arch.hidden, experts.shared_ffn, TensorCut::shared_ffn_in, false);
+    if (experts.shared_gate) list.add_linear("shared.share", 1, arch.hidden, TensorCut::replicated, false);
   }
   list.of_each(experts.count);
   const std::string of = experts.count > 0 ? "experts.E." : "";

@@ -12,22 +12,26 @@ namespace motley {
 
 // How a tensor is cut inside a tensor-parallel group.
 enum class TensorCut {
-  replicated,   // every rank holds it whole
-  heads,        // rows (dimension 0) follow the query heads
-  head_values,  // rows are one for each query head
-  kv_heads,     // rows follow the key/value heads
-  heads_in,     // columns (dimension 1) follow the query heads
-  ffn,          // rows follow the FFN columns, those of each expert
-  ffn_in,       // columns follow the FFN columns
-  shared_ffn,   // rows follow the FFN columns of the shared expert
+  replicated,  // every rank holds it whole
+  heads,       // rows (dimension 0) follow the query heads
+  kv_heads,    // rows follow the key/value heads
+  heads_in,    // columns (dimension 1) follow the query heads
+  ffn,         // rows follow the FFN columns, those of each expert
+  ffn_in,      // columns follow the FFN columns
+  shared_ffn,  // rows follow the FFN columns of the shared expert
   shared_ffn_in,
+  delta_keys,    // rows follow the key heads of a delta net
+  delta_values,  // rows follow its value heads
+  delta_values_in,
   vocabulary  // rows follow the vocabulary
 };
 constexpr bool cuts_columns(TensorCut cut) {
-  return cut == TensorCut::heads_in || cut == TensorCut::ffn_in || cut == TensorCut::shared_ffn_in;
+  return cut == TensorCut::heads_in || cut == TensorCut::ffn_in || cut == TensorCut::shared_ffn_in ||
+         cut == TensorCut::delta_values_in;
 }
 
-inline constexpr std::string_view selection_bias_role = "router.selection_bias";
+inline constexpr std::string_view selection_bias_role = "router.selection_bias", delta_decay_role = "delta.decay",
+                                  delta_step_role = "delta.step";
 
 // One tensor of the checkpoint. Roles: docs/reference/model.md.
 struct TensorSpec {
@@ -48,8 +52,13 @@ struct TensorSpec {
   std::int64_t elements() const;  // of one expert
   std::int64_t copies() const { return experts > 0 ? experts : 1; }
   bool is_matrix() const { return shape.size() == 2; }
-  // A router's logits decide: it stays in the type of the activations.
-  bool may_be_quantised() const { return is_matrix() && role != "router.weight"; }
+  // A router's logits decide: it stays in the type of the activations. So do a gate of one row and what convolves.
+  bool may_be_quantised() const {
+    return is_matrix() && role != "router.weight" && role != "shared.share.weight" && !is_convolution();
+  }
+  bool is_convolution() const { return role.starts_with("delta.convolve_"); }
+  // In fp32 whatever the weights are: a choice or a state would be another.
+  bool is_exact() const;
   // No gradient reaches it, and published numbers of parameters are without it.
   bool is_parameter() const { return role != selection_bias_role; }
 };

@@ -114,6 +114,22 @@ TEST(Counts, OfExpertsATokenPassesSome) {
   EXPECT_DOUBLE_EQ(block_flops(arch, 0, 0), attention + router + 2 * 3 * 2.0 * 4096 * 14336);
 }
 
+// 62.8 and 75.4 MiB of a sequence, and the keys and values of 10 and 12 layers.
+TEST(Counts, OfDeltaNetsASequenceKeepsStates) {
+  const auto of_sequence = [](const Architecture& arch, const Shard& shard) {
+    return sum_over_layers(arch, {0, arch.layers}, [&](std::int64_t layer) { return state_bytes(arch, layer, shard); });
+  };
+  const Architecture arch = read_model("qwen3.5-35b-a3b").arch, next = read_model("qwen3-next-80b-a3b").arch;
+  const std::int64_t layer = 4 * (32 * 128 * 128 + 8192 * 3);
+  EXPECT_EQ(of_sequence(arch, make_shards(arch, 1).front()), 30 * layer);
+  EXPECT_EQ(of_sequence(next, make_shards(next, 1).front()), 36 * layer);
+  std::int64_t divided = 0;
+  for (const Shard& shard : make_shards(arch, 3, {0.5, 0.3, 0.2})) divided += of_sequence(arch, shard);
+  EXPECT_EQ(divided, 30 * layer);
+  EXPECT_DOUBLE_EQ(block_flops(arch, 0, 1e4), block_flops(arch, 0, 0));
+  EXPECT_DOUBLE_EQ(delta_flops(arch.kind(0).delta), 8.0 * 32 * 128 * 128);
+}
+
 TEST(Counts, BytesOf) {
   EXPECT_EQ(bytes_of(DType::fp32, 3), 12);
   EXPECT_EQ(bytes_of(DType::bf16, 3), 6);

@@ -1,5 +1,7 @@
 #include "motley/model/training.hpp"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <vector>
 
@@ -28,6 +30,9 @@ std::int64_t passed_columns(const Architecture& arch, std::int64_t layer, const 
 }  // namespace
 
 std::string untrainable(const Architecture& arch) {
+  for (std::int64_t layer = 0; layer < arch.layers; ++layer)
+    if (arch.kind(layer).delta) return fmt::format("layer {}: it is a gated delta net", layer);
+  if (arch.output_gate) return "layer 0: its attention has an output gate";
   if (arch.sinks) return "layer 0: its attention has sinks";
   if (arch.qk_norm == QkNorm::whole) return "layer 0: its norms of queries and keys are over all heads together";
   return {};

@@ -25,8 +25,11 @@ std::vector<std::string> model_warnings(const Model& model) {
   constexpr std::size_t most_named = 4;
   std::vector<std::string> warnings, unread;
   std::set<std::int64_t> predicting;  // layers behind the model's own
+  bool predicts_apart = false;
   for (const std::string& name : model.unread)
-    if (const std::int64_t layer = layer_of(name); layer >= model.arch.layers)
+    if (name.starts_with("mtp."))
+      predicts_apart = true;
+    else if (const std::int64_t layer = layer_of(name); layer >= model.arch.layers)
       predicting.insert(layer);
     else
       unread.push_back(name);
@@ -34,6 +37,8 @@ std::vector<std::string> model_warnings(const Model& model) {
     warnings.push_back(fmt::format("{}: {} {}, which predict{} further tokens, {} left out", model.name,
                                    predicting.size() == 1 ? "layer" : "layers", fmt::join(predicting, ", "),
                                    predicting.size() == 1 ? "s" : "", predicting.size() == 1 ? "is" : "are"));
+  if (predicts_apart)
+    warnings.push_back(fmt::format("{}: its tensors mtp.*, which predict further tokens, are left out", model.name));
   if (unread.empty()) return warnings;
   const std::size_t named = std::min(unread.size(), most_named);
   warnings.push_back(fmt::format("{}: {} tensor{} in its files that the model does not use: {}{}", model.name,

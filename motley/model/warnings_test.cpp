@@ -31,6 +31,17 @@ TEST(ModelWarnings, NameTheLayersThatPredictFurtherTokens) {
                                    "model.layers.45.extra.weight"));
 }
 
+TEST(ModelWarnings, NameWhatPredictsFurtherTokensApart) {
+  Model model;
+  model.name = "qwen";
+  model.arch.layers = 4;
+  model.unread = {"mtp.layers.0.mlp.gate.weight", "mtp.norm.weight", "model.visual.patch_embed.proj.weight"};
+  EXPECT_THAT(model_warnings(model),
+              testing::ElementsAre("qwen: its tensors mtp.*, which predict further tokens, are left out",
+                                   "qwen: 1 tensor in its files that the model does not use: "
+                                   "model.visual.patch_embed.proj.weight"));
+}
+
 TEST(KnownModels, TheLargestThatFitsIsNamed) {
   constexpr std::int64_t gib = std::int64_t{1} << 30;
   EXPECT_EQ(largest_known_model(gib, DType::bf16), std::nullopt);

@@ -48,6 +48,7 @@ ServePlan one_stage(const OffloadPlan& plan) {
                    .embedding = true,
                    .head = true,
                    .kv_tokens = plan.kv_tokens,
+                   .kv_sequences = has_states(arch) ? plan.batch * plan.batches : 0,
                    .weight_type = plan.weight_type,
                    .kv_type = plan.kv_type,
                    .offload = Offload{.batches = plan.batches,

@@ -75,8 +75,8 @@ Schema<Stage> schema_of(Bound<Stage>) {
       .field("kv_tokens", &S::kv_tokens, "Size of the KV cache: tokens per layer.", {.required = true})
       .field(
           "kv_sequences", &S::kv_sequences,
-          "Sequences at once, of each of which layers with a window keep no more than that, where this takes less than "
-          "`kv_tokens`. Default: any number, and all layers keep all tokens.",
+          "Sequences at once: a delta net keeps a state of each, and a layer with a window no more than that, where it "
+          "takes less than `kv_tokens`. Default: any number, and all layers keep all tokens.",
           {.min = 0, .max = 1 << 20})
       .field("weight_type", &S::weight_type, "Type of the weights. Default: `bf16`.", written)
       .field("kv_type", &S::kv_type,

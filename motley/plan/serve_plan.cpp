@@ -54,9 +54,9 @@ std::vector<DeviceMemory> stage_memory(const ServePlan& plan, const Stage& stage
     DeviceMemory bytes;
     if (stage.offload) {
       const MemoryTiers tiers = tiers_of(plan.cluster, device);
-      const PlacedBytes placed =
-          placed_bytes(arch, part, shards[rank], stage.weight_type, stage.kv_type, stage.kv_tokens, plan.step,
-                       place_layers(*stage.offload, stage.layers.size()), !tiers.is_processor);
+      const PlacedBytes placed = placed_bytes(arch, part, shards[rank], stage.weight_type, stage.kv_type,
+                                              {stage.kv_tokens, stage.kv_sequences}, plan.step,
+                                              place_layers(*stage.offload, stage.layers.size()), !tiers.is_processor);
       bytes = {
           .device = tier_memory(placed.device), .host = tier_memory(placed.host), .disk = tier_memory(placed.disk)};
       bytes.host.limit = tiers.host_bytes;

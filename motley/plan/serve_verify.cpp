@@ -154,6 +154,11 @@ class Verifier {
   }
 
   bool check_kv(const Stage& stage, const std::string& place) {
+    if (has_states(plan_.model.arch) && stage.kv_sequences < 1) {
+      add(place + ".kv_sequences", "delta nets keep a state of each sequence, and the stage has room for none",
+          "say how many sequences run at once");
+      return false;
+    }
     if (stage.kv_tokens >= plan_.step.block_tokens && stage.kv_tokens > 0) return true;
     add(place + ".kv_tokens",
         stage.kv_tokens <= 0

@@ -36,6 +36,11 @@ std::string ffn_text(const Architecture& arch, const LayerKind& kind, std::int64
   return layers == arch.layers ? text : fmt::format("{} (in {} layers)", text, layers);
 }
 
+std::int64_t states_of_sequence(const Architecture& arch) {
+  const Shard whole = make_shards(arch, 1).front();
+  return sum_over_layers(arch, {0, arch.layers}, [&](std::int64_t layer) { return state_bytes(arch, layer, whole); });
+}
+
 }  // namespace
 
 std::string cluster_report(const Cluster& cluster) {
@@ -90,6 +95,13 @@ std::string model_report(const Model& model) {
   table.add({"family", a.family});
   table.add({"layers", fmt::format("{} of hidden size {}", a.layers, a.hidden)});
   table.add({"attention", fmt::format("{} heads, {} key/value heads, head size {}", a.heads, a.kv_heads, a.head_dim)});
+  const auto with_delta = std::ranges::find_if(a.kinds, [](const LayerKind& kind) { return bool(kind.delta); });
+  if (with_delta != a.kinds.end()) {
+    const DeltaNet& delta = with_delta->delta;
+    table.add({"delta nets",
+               fmt::format("{} layers of {} key heads of {}, {} value heads of {}", a.layers - attention_layers(a),
+                           delta.key_heads, delta.key_dim, delta.value_heads, delta.value_dim)});
+  }
   const std::vector<std::int64_t> counts = kind_counts(a, {0, a.layers});
   for (std::size_t kind = 0; kind < counts.size(); ++kind) {
     const auto alike = [&](const LayerKind& other) {
@@ -110,8 +122,10 @@ std::string model_report(const Model& model) {
                                     bytes(bytes_of(DType::fp32, parameters)))});
   const double flops = blocks_flops(a, 0) + head_flops(a);
   table.add({"compute", human_flop(flops) + " per token at context 0"});
-  table.add({"kv cache",
-             fmt::format("{} per token as bf16, all layers", bytes(a.layers * kv_bytes_per_token(a, DType::bf16)))});
+  table.add({"kv cache", fmt::format("{} per token as bf16, all layers",
+                                     bytes(attention_layers(a) * kv_bytes_per_token(a, DType::bf16)))});
+  if (const std::int64_t of_sequence = states_of_sequence(a); of_sequence > 0)
+    table.add({"states", fmt::format("{} per sequence, all delta nets", bytes(of_sequence))});
   return fmt::format("{}\n{}", printable(model.name), table.render());
 }
 
@@ -136,7 +150,8 @@ Value model_json(const Model& model) {
                         {"active_parameters", active_parameters(a)},
                         {"block_parameters", block_parameters(a, 0)},
                         {"flop_per_token", blocks_flops(a, 0) + head_flops(a)},
-                        {"kv_bytes_per_token", a.layers * kv_bytes_per_token(a, DType::bf16)}});
+                        {"kv_bytes_per_token", attention_layers(a) * kv_bytes_per_token(a, DType::bf16)},
+                        {"state_bytes_per_sequence", states_of_sequence(a)}});
 }
 
 }  // namespace motley

@@ -14,6 +14,7 @@ void RetainedCache::take(const ServePlan& plan, std::uint64_t epoch, const Route
   block_tokens_ = plan.step.block_tokens;
   sequences_.clear();
   devices_.clear();
+  if (has_states(plan.model.arch)) return;  // they have gone on to the last step's tokens
   const std::vector<SlotWindow> windows = slot_windows(plan);
   const auto is_there = [&](const CachedTokens& cached) {
     return std::ranges::all_of(windows, [&](const SlotWindow& of) {

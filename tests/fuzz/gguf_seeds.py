@@ -65,7 +65,7 @@ def byte_pairs(rule):
 
 
 def model(architecture, down, rest="F16", tokenizer=None, more=(), factors=None, biases=(), norms=None, experts=0, ffn_norm="ffn_norm",
-          shared=False, selection_bias=False, sinks=False):
+          shared=False, selection_bias=False, sinks=False, delta_net=False):
     """One layer, whose FFN's second matrix (or that of each expert) has rows of 256 values in the type `down`. `norms` has the sizes of
     further ones."""
     vocabulary, tokenizer_keys = tokenizer or sentencepiece()
@@ -76,7 +76,9 @@ def model(architecture, down, rest="F16", tokenizer=None, more=(), factors=None,
             (f"{architecture}.attention.layer_norm_rms_epsilon", F32, 1e-5), (f"{architecture}.rope.freq_base", F32, 1e4),
             *((f"{architecture}.{name}", kind, given) for name, kind, given in more), *tokenizer_keys]
     head = HIDDEN // HEADS
-    shapes = {"attn_q": (HIDDEN, HIDDEN), "attn_k": (HIDDEN, head), "attn_v": (HIDDEN, head), "attn_output": (HIDDEN, HIDDEN),
+    attention = {"attn_q": (HIDDEN, HIDDEN), "attn_k": (HIDDEN, head), "attn_v": (HIDDEN, head), "attn_output": (HIDDEN, HIDDEN)}
+    states = {"attn_qkv": (HIDDEN, 8), "attn_gate": (HIDDEN, 4), "ssm_alpha": (HIDDEN, 2), "ssm_beta": (HIDDEN, 2), "ssm_out": (4, HIDDEN)}
+    shapes = {**(states if delta_net else attention),
               **({} if experts else {"ffn_gate": (HIDDEN, FFN), "ffn_up": (HIDDEN, FFN)})}
     ffn = [("blk.0.ffn_gate_inp.weight", (HIDDEN, experts), "F32"), ("blk.0.ffn_gate_exps.weight", (HIDDEN, FFN, experts), rest),
            ("blk.0.ffn_up_exps.weight", (HIDDEN, FFN, experts), rest), ("blk.0.ffn_down_exps.weight", (FFN, HIDDEN, experts), down)]
@@ -89,8 +91,11 @@ def model(architecture, down, rest="F16", tokenizer=None, more=(), factors=None,
                *((f"blk.0.{name}.weight", (size,), "F32") for name, size in (norms or {}).items()),
                *([("blk.0.ffn_gate_shexp.weight", (HIDDEN, FFN), rest), ("blk.0.ffn_up_shexp.weight", (HIDDEN, FFN), rest),
                   ("blk.0.ffn_down_shexp.weight", (FFN, HIDDEN), down)] if shared else []),
+               *([("blk.0.ffn_gate_inp_shexp.weight", (HIDDEN,), "F32")] if shared and delta_net else []),
                *([("blk.0.exp_probs_b.bias", (experts,), "F32")] if selection_bias else []),
                *([("blk.0.attn_sinks.weight", (HEADS,), "F32")] if sinks else []),
+               *([("blk.0.ssm_conv1d.weight", (4, 8), "F32"), ("blk.0.ssm_a", (2,), "F32", struct.pack("<2f", -1, -2)),
+                  ("blk.0.ssm_dt.bias", (2,), "F32"), ("blk.0.ssm_norm.weight", (2,), "F32")] if delta_net else []),
                *((f"blk.0.{name}.bias", biases_of[name][1:], "F32") for name in biases)]
     if factors:
         tensors.append(("rope_freqs.weight", (len(factors),), "F32", struct.pack(f"<{len(factors)}f", *factors)))
@@ -120,6 +125,12 @@ SEEDS = {
     "gemma3": lambda: model("gemma3", "Q6_K", norms=dict(**OF_HEADS, post_attention_norm=HIDDEN, post_ffw_norm=HIDDEN),
                             more=[("attention.sliding_window", U32, 8), ("rope.freq_base_swa", F32, 1e4),
                                   ("rope.scaling.type", STRING, "linear"), ("rope.scaling.factor", F32, 8.0)]),
+    "qwen3.5-moe": lambda: model("qwen35moe", "Q4_K", tokenizer=byte_pairs("qwen35"), experts=3, shared=True, delta_net=True,
+                                 ffn_norm="post_attention_norm", more=[
+                                     *ROUTED, ("expert_shared_feed_forward_length", U32, FFN), ("ssm.conv_kernel", U32, 4),
+                                     ("ssm.state_size", U32, 2), ("ssm.group_count", U32, 1), ("ssm.time_step_rank", U32, 2),
+                                     ("ssm.inner_size", U32, 4), ("attention.recurrent_layers", ARRAY, (BOOL, [True])),
+                                     ("rope.dimension_count", U32, 2), ("rope.dimension_sections", ARRAY, (5, [1, 0, 0, 0]))]),
     "minimax-m2": lambda: model("minimax-m2", "Q8_0", tokenizer=byte_pairs("minimax-m2"), experts=3, selection_bias=True,
                                 norms=dict(attn_q_norm=HIDDEN, attn_k_norm=HIDDEN // HEADS),
                                 more=[*ROUTED, ("expert_gating_func", U32, 2), ("rope.dimension_count", U32, 2)]),

@@ -302,8 +302,8 @@ struct Running {
   std::int64_t done = 0;  // in the cache
   std::int64_t prompt = 0, generate = 0;
   std::vector<std::int32_t> forced = {}, blocks = {};
-  std::int32_t slot = 0;
   std::vector<float> logits = {};
+  std::int32_t slot = 0;
   bool finished() const { return std::ssize(tokens) == prompt + generate; }
 };
 
@@ -316,7 +316,7 @@ std::vector<Running> start(const CheckCase& check, std::int64_t blocks_each) {
                    .prompt = std::ssize(request.prompt),
                    .generate = request.generate,
                    .forced = request.forced,
-                   .slot = static_cast<std::int32_t>(r)});
+                   .slot = static_cast<std::int32_t>(count - 1 - r)});
     for (std::int64_t b = 0; b < blocks_each; ++b)
       all.back().blocks.push_back(static_cast<std::int32_t>((blocks_each - 1 - b) * count + r));
   }

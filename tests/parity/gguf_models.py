@@ -11,6 +11,7 @@ ROWS_OF_MANY_LENGTHS = dict(num_hidden_layers=2, vocab_size=256, head_dim=36)
 ARCHITECTURES = {"llama": gguf.MODEL_ARCH.LLAMA, "mistral": gguf.MODEL_ARCH.LLAMA, "mixtral": gguf.MODEL_ARCH.LLAMA,
                  "qwen2": gguf.MODEL_ARCH.QWEN2, "qwen3": gguf.MODEL_ARCH.QWEN3,
                  "gpt_oss": gguf.MODEL_ARCH.GPT_OSS, "gemma3_text": gguf.MODEL_ARCH.GEMMA3,
+                 "qwen3_next": gguf.MODEL_ARCH.QWEN3NEXT, "qwen3_5_text": gguf.MODEL_ARCH.QWEN35, "qwen3_5_moe_text": gguf.MODEL_ARCH.QWEN35MOE,
                  "qwen3_moe": gguf.MODEL_ARCH.QWEN3MOE, "glm4_moe": gguf.MODEL_ARCH.GLM4_MOE, "minimax_m2": gguf.MODEL_ARCH.MINIMAXM2}
 
 
@@ -21,6 +22,40 @@ def types_by_tensor(file):
 def halves(weight, heads):
     """Rows of queries or keys in Hugging Face's order: llama.cpp rotates neighbours, `transformers` rotates halves of a head."""
     return weight.reshape(heads, -1, 2, weight.shape[1]).swapaxes(1, 2).reshape(weight.shape)
+
+
+WITH_DELTA_NETS = ("qwen3_next", "qwen3_5_text", "qwen3_5_moe_text")
+
+
+def of_delta_net(config, layer, name, take):
+    """A tensor of a gated delta net as `transformers` has it. In files of Qwen3.5 the value heads of a key head are not side by side."""
+    keys, values = config.linear_num_key_heads, config.linear_num_value_heads
+    key_rows, value_size = keys * config.linear_key_head_dim, config.linear_value_head_dim
+
+    def of_block(part):
+        return take(f"blk.{layer}.{part}")
+
+    def grouped(tensor, dim=0):
+        if config.model_type == "qwen3_next":
+            return tensor
+        return tensor.unflatten(dim, (values // keys, keys, -1)).transpose(dim, dim + 1).flatten(dim, dim + 2)
+
+    def with_values(tensor):
+        return torch.cat([tensor[:2 * key_rows], grouped(tensor[2 * key_rows:])])
+
+    if name == "in_proj_qkvz.weight":
+        q, k, v = of_block("attn_qkv.weight").split([key_rows, key_rows, values * value_size])
+        return torch.cat([part.unflatten(0, (keys, -1)) for part in (q, k, v, of_block("attn_gate.weight"))], 1).flatten(0, 1)
+    return {"in_proj_qkv.weight": lambda: with_values(of_block("attn_qkv.weight")),
+            "in_proj_z.weight": lambda: grouped(of_block("attn_gate.weight")),
+            "in_proj_b.weight": lambda: grouped(of_block("ssm_beta.weight")),
+            "in_proj_a.weight": lambda: grouped(of_block("ssm_alpha.weight")),
+            "in_proj_ba.weight": lambda: of_block("ssm_ba.weight"),
+            "conv1d.weight": lambda: with_values(of_block("ssm_conv1d.weight")).unsqueeze(1),
+            "A_log": lambda: torch.log(-grouped(of_block("ssm_a"))),
+            "dt_bias": lambda: grouped(of_block("ssm_dt.bias")),
+            "norm.weight": lambda: of_block("ssm_norm.weight"),
+            "out_proj.weight": lambda: grouped(of_block("ssm_out.weight"), 1)}[name]()
 
 
 def dequantised(folder, file):
@@ -49,17 +84,19 @@ def dequantised(folder, file):
             layer = name.split(".")[2] if ".layers." in name else None
             if name.endswith("e_score_correction_bias"):
                 values = take(f"blk.{layer}.exp_probs_b.bias")
+            elif ".linear_attn." in name:
+                values = of_delta_net(config, layer, name.split(".linear_attn.")[1], take)
             elif ".experts." in name:
                 values = of_experts(name)
             elif name.endswith(".bias"):
                 values = take(names.get_name(name.removesuffix(".bias")) + ".bias")
             else:
                 values = take(names.get_name(name.removesuffix(".weight")) + ".weight")
-            if config.model_type == "gemma3_text" and name.endswith("norm.weight"):
+            if config.model_type in ("gemma3_text", *WITH_DELTA_NETS) and name.endswith("norm.weight") and ".linear_attn." not in name:
                 values = values - 1
             if config.model_type in ("llama", "mistral", "mixtral") and (".q_proj." in name or ".k_proj." in name):
                 values = halves(values, config.num_attention_heads if ".q_proj." in name else config.num_key_value_heads)
-            parameter.copy_(values)
+            parameter.copy_(values.reshape(parameter.shape))
     assert not stored, f"tensors that the model lacks: {list(stored)}"
     return model
 

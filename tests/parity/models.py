@@ -3,8 +3,9 @@
 import torch
 from transformers import (Gemma3ForCausalLM, Gemma3TextConfig, Glm4MoeConfig, Glm4MoeForCausalLM, GptOssConfig, GptOssForCausalLM,
                           LlamaConfig, LlamaForCausalLM, MiniMaxM2Config, MiniMaxM2ForCausalLM, MistralConfig, MistralForCausalLM,
-                          MixtralConfig, MixtralForCausalLM, OPTConfig, OPTForCausalLM, Qwen2Config, Qwen2ForCausalLM, Qwen3Config,
-                          Qwen3ForCausalLM, Qwen3MoeConfig, Qwen3MoeForCausalLM)
+                          MixtralConfig, MixtralForCausalLM, OPTConfig, OPTForCausalLM, Qwen2Config, Qwen2ForCausalLM, Qwen3_5ForCausalLM,
+                          Qwen3_5MoeForCausalLM, Qwen3_5MoeTextConfig, Qwen3_5TextConfig, Qwen3Config, Qwen3ForCausalLM, Qwen3MoeConfig,
+                          Qwen3MoeForCausalLM, Qwen3NextConfig, Qwen3NextForCausalLM)
 
 VOCABULARY = 211  # a prime: no rank's share of it is like another's
 LAYERS = 6
@@ -22,6 +23,20 @@ def opt(**rest):
                                                num_attention_heads=6, max_position_embeddings=256, word_embed_proj_dim=96, dropout=0.0),
                                         **rest})
 
+
+def delta_net(model, config, value_heads, **rest):
+    heads = dict(num_attention_heads=8, num_key_value_heads=4, head_dim=24, linear_num_key_heads=4, linear_num_value_heads=value_heads,
+                 linear_key_head_dim=16, linear_value_head_dim=20)
+    return model, config(**COMMON, **heads, **rest)
+
+
+ROUTED = dict(moe_intermediate_size=40, shared_expert_intermediate_size=48, num_experts=8, num_experts_per_tok=3)
+WITH_DELTA_NETS = {
+    "qwen3-next": lambda: delta_net(Qwen3NextForCausalLM, Qwen3NextConfig, 8, **ROUTED, mlp_only_layers=[1]),
+    "qwen3.5": lambda: delta_net(Qwen3_5ForCausalLM, Qwen3_5TextConfig, 12, linear_conv_kernel_dim=3,
+                                 layer_types=["full_attention", *["linear_attention"] * 2] * 2),
+    "qwen3.5-moe": lambda: delta_net(Qwen3_5MoeForCausalLM, Qwen3_5MoeTextConfig, 8, **ROUTED),
+}
 
 # The smallest number of KV heads first: layouts go beyond it.
 MODELS = {
@@ -64,6 +79,7 @@ MODELS = {
     "qwen3-qk-norm": lambda: (Qwen3ForCausalLM, Qwen3Config(**COMMON, num_attention_heads=8, num_key_value_heads=4, head_dim=24)),
     "opt": lambda: opt(),
     "opt-projected-post-norm": lambda: opt(word_embed_proj_dim=64, do_layer_norm_before=False),
+    **WITH_DELTA_NETS,
 }
 
 
@@ -82,8 +98,12 @@ def make(name, folder, deviation=0.14, **changes):
         for parameter_name, parameter in model.named_parameters():
             if "norm" in parameter_name and parameter_name.endswith("weight"):
                 parameter.uniform_(0.5, 1.5)
-                if name.startswith("gemma"):  # times one more than that
+                if name.startswith(("gemma", "qwen3-next", "qwen3.5")) and "linear_attn" not in parameter_name:  # times one more than that
                     parameter.sub_(1)
+            elif parameter_name.endswith("A_log"):
+                parameter.normal_(-2, 1)  # some heads remember for long
+            elif parameter_name.endswith("conv1d.weight"):
+                parameter.normal_(0, 0.5)
             elif parameter_name.endswith("sinks"):
                 parameter.normal_(0, 1.5)
             elif name.startswith("gpt-oss") and parameter_name.endswith("gate_up_proj"):

@@ -13,7 +13,8 @@ import numpy
 import pytest
 import torch
 from transformers import (AutoModelForCausalLM, Glm4MoeConfig, Glm4MoeForCausalLM, MiniMaxM2Config, MiniMaxM2ForCausalLM, MixtralConfig,
-                          MixtralForCausalLM, Qwen3MoeConfig, Qwen3MoeForCausalLM)
+                          MixtralForCausalLM, Qwen3_5ForCausalLM, Qwen3_5MoeForCausalLM, Qwen3_5MoeTextConfig, Qwen3_5TextConfig,
+                          Qwen3MoeConfig, Qwen3MoeForCausalLM, Qwen3NextConfig, Qwen3NextForCausalLM)
 
 import engine
 import gguf_models
@@ -134,7 +135,13 @@ def test_with_int8_activations_it_says_what_llama_cpp_says(name, kind, model_fol
 
 ALIKE = dict(vocab_size=512, hidden_size=256, intermediate_size=256, num_hidden_layers=3, num_attention_heads=4, num_key_value_heads=2,
              head_dim=64, num_experts_per_tok=2, max_position_embeddings=512, bos_token_id=1, eos_token_id=2)
-MIXTURES = {  # and what their files say of experts
+# Two value heads are a block of 256, and three ranks have two key heads each.
+DELTA = dict(linear_num_key_heads=6, linear_num_value_heads=12, linear_key_head_dim=128, linear_value_head_dim=128, full_attention_interval=3)
+OF_DELTA = {"ssm.conv_kernel": 4, "ssm.state_size": 128, "ssm.group_count": 6, "ssm.time_step_rank": 12, "ssm.inner_size": 1536,
+            "full_attention_interval": 3}
+ROUTED = dict(num_experts=5, moe_intermediate_size=256, shared_expert_intermediate_size=256)
+OF_ROUTED = dict(expert_count=5, expert_used_count=2, expert_feed_forward_length=256, expert_shared_feed_forward_length=256)
+MIXTURES = {  # and what their files say of experts and delta nets
     "mixtral": (MixtralForCausalLM, MixtralConfig(**ALIKE, num_local_experts=5), "llama",
                 dict(expert_count=5, expert_used_count=2, feed_forward_length=256)),
     "qwen3_moe": (Qwen3MoeForCausalLM, Qwen3MoeConfig(**ALIKE, num_experts=5, moe_intermediate_size=256, norm_topk_prob=True), "qwen3moe",
@@ -145,8 +152,17 @@ MIXTURES = {  # and what their files say of experts
                       leading_dense_block_count=1, expert_weights_scale=1.5, expert_weights_norm=True)),
     "minimax_m2": (MiniMaxM2ForCausalLM, MiniMaxM2Config(**ALIKE, num_local_experts=5, rotary_dim=32), "minimax-m2",
                    dict(expert_count=5, expert_used_count=2, expert_feed_forward_length=256, expert_gating_func=2)),
+    "qwen3_next": (Qwen3NextForCausalLM, Qwen3NextConfig(**ALIKE, **DELTA, **ROUTED), "qwen3next", OF_DELTA | OF_ROUTED),
+    "qwen3_5_moe_text": (Qwen3_5MoeForCausalLM, Qwen3_5MoeTextConfig(**ALIKE, **DELTA, **ROUTED), "qwen35moe",
+                         OF_DELTA | OF_ROUTED | {"rope.dimension_sections": [11, 11, 10, 0]}),
+    "qwen3_5_text": (Qwen3_5ForCausalLM, Qwen3_5TextConfig(**ALIKE, **DELTA), "qwen35", OF_DELTA),
 }
-ROTATED = {"glm4_moe": 32, "minimax_m2": 32}  # of the 64 dimensions of a head
+ROTATED = {"glm4_moe": 32, "minimax_m2": 32} | dict.fromkeys(gguf_models.WITH_DELTA_NETS, 16)  # of the 64 dimensions of a head
+DELTA_NET_TOLERANCE = 5e-4
+
+
+def ffn_parts(name):
+    return [f"ffn_{part}{'_exps' if 'expert_count' in MIXTURES[name][3] else ''}" for part in ("gate", "up", "down")]
 
 
 @pytest.fixture(scope="module", params=MIXTURES)
@@ -162,6 +178,8 @@ def mixture(request, tmp_path_factory):
                 parameter += 0.3 * torch.randn_like(parameter)
             elif name.endswith(".bias"):
                 parameter.normal_(0, 0.2)
+            elif name.endswith("conv1d.weight"):
+                parameter.normal_(0, 0.5)
             else:
                 parameter.normal_(0, 0.15 if name.endswith("mlp.gate.weight") else 0.06)
         for name, buffer in model.named_buffers():
@@ -178,21 +196,25 @@ def test_the_experts_of_a_layer_are_one_tensor_of_a_file(mixture, tmp_path):
     assert {key: reader.fields[f"{prefix}.{key}"].contents() for key in said} == said
     assert reader.fields[f"{prefix}.rope.dimension_count"].contents() == ROTATED.get(mixture.name, 64)
     shapes = {tensor.name: tensor.shape.tolist() for tensor in reader.tensors}
-    for part in ("ffn_gate_exps", "ffn_up_exps", "ffn_down_exps"):
-        assert shapes[f"blk.2.{part}.weight"] == [256, 256, 5]
+    for part in ffn_parts(mixture.name):
+        assert shapes[f"blk.2.{part}.weight"] == ([256, 256, 5] if "_exps" in part else [256, 256])
     kept = AutoModelForCausalLM.from_pretrained(mixture, dtype=torch.float32).state_dict()
     found = gguf_models.dequantised(mixture, file).state_dict()
     assert kept.keys() == found.keys()
     for name, expected in kept.items():
-        assert torch.equal(expected, found[name]), name
+        if mixture.name in gguf_models.WITH_DELTA_NETS and name.endswith(("norm.weight", "A_log")):  # plus one, or minus their exponential
+            torch.testing.assert_close(expected, found[name], rtol=1e-6, atol=1e-6)
+        else:
+            assert torch.equal(expected, found[name]), name
 
 
 @pytest.mark.parametrize("kind", ["f32", "q8_0", "q4_k"])
 def test_quantised_experts_are_those_of_transformers(kind, mixture, tmp_path, monkeypatch):
     file = quantise(mixture, kind, tmp_path / "model.gguf")
     types = gguf_models.types_by_tensor(file)
-    assert {types[f"blk.2.{part}.weight"] for part in ("ffn_gate_exps", "ffn_up_exps", "ffn_down_exps", "attn_q")} == {kind.upper()}
-    assert types["blk.2.ffn_gate_inp.weight"] == "F32"  # a rounded router would take other experts
+    assert {types[f"blk.2.{part}.weight"] for part in (*ffn_parts(mixture.name), "attn_q")} == {kind.upper()}
+    assert types.get("blk.2.ffn_gate_inp.weight", "F32") == "F32"  # a rounded router would take other experts
+    assert {types.get(f"blk.0.ssm_{part}", "F32") for part in ("conv1d.weight", "a", "dt.bias", "norm.weight")} == {"F32"}
     model = gguf_models.dequantised(mixture, file)
     prompts = [torch.randint(3, 512, (length,), generator=torch.Generator().manual_seed(5)).tolist() for length in PROMPT_LENGTHS]
     monkeypatch.setenv("MOTLEY_ACTIVATIONS", "fp32")
@@ -226,8 +248,44 @@ def test_files_of_small_rows_are_those_of_transformers(name, kind, tmp_path, mon
                            scripts=[dict(name="batched", together=True)]), tmp_path)
     for run, logits in runs:
         expected = engine.logits_along(model, prompts[run["request"]], run["tokens"])
-        assert abs(logits - expected).max() <= FP32_TOLERANCE * expected.std(), f"{run['layout']}, request {run['request']}"
+        tolerance = DELTA_NET_TOLERANCE if mixture.name in gguf_models.WITH_DELTA_NETS else FP32_TOLERANCE
+        assert abs(logits - expected).max() <= tolerance * expected.std(), f"{run['layout']}, request {run['request']}"
         assert expected.argmax(axis=1).tolist() == run["tokens"]
+
+
+def as_newer_converters_write(file, to):
+    """Gates and ups in one tensor, and a list of the layers that have delta nets."""
+    reader = gguf.GGUFReader(file)
+    architecture = reader.fields["general.architecture"].contents()
+    writer = gguf.GGUFWriter(to, architecture)
+    for field in reader.fields.values():
+        if not field.name.startswith("GGUF.") and not field.name.endswith(("general.architecture", "full_attention_interval")):
+            writer.add_key_value(field.name, field.contents(), field.types[0], field.types[-1] if len(field.types) > 1 else None)
+    writer.add_array(f"{architecture}.attention.recurrent_layers", [True, True, False])
+    tensors = {tensor.name: tensor for tensor in reader.tensors}
+    for name, tensor in tensors.items():
+        if "ffn_gate_exps" in name:
+            both = numpy.concatenate([tensor.data, tensors[name.replace("gate", "up")].data], axis=1)
+            writer.add_tensor(name.replace("gate", "gate_up"), both, raw_dtype=tensor.tensor_type)
+        elif "ffn_up_exps" not in name:
+            writer.add_tensor(name, tensor.data, raw_dtype=tensor.tensor_type)
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+
+
+@pytest.mark.parametrize("name", ["qwen3_next", "qwen3_5_moe_text"])
+def test_gates_and_ups_of_experts_may_be_one_tensor(name, tmp_path):
+    torch.manual_seed(3)
+    model_class, config, _, _ = MIXTURES[name]
+    model_class(config).save_pretrained(tmp_path / "model")
+    file = quantise(tmp_path / "model", "q8_0", tmp_path / "model.gguf")
+    as_newer_converters_write(file, tmp_path / "newer.gguf")
+    runs = [engine.run(dict(model=str(one), weight_type="file", requests=[dict(prompt=list(range(3, 30)), generate=GENERATE)],
+                            layouts=[engine.chain(2, 1, cuts=[0, 1, 3], shares=[[0.6, 0.4], None])], scripts=[dict(name="alone")]), tmp_path)
+            for one in (file, tmp_path / "newer.gguf")]
+    assert numpy.array_equal(runs[0][0][1], runs[1][0][1])
 
 
 @pytest.mark.parametrize(("changes", "said"), [

@@ -14,6 +14,9 @@ from transformers import AutoConfig, AutoModelForCausalLM
 
 SMALL = {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4, "vocab_size": 50}
 GATED = SMALL | {"num_key_value_heads": 2, "intermediate_size": 44}
+DELTA = GATED | {"head_dim": 16, "linear_num_key_heads": 2, "linear_num_value_heads": 6, "linear_key_head_dim": 8,
+                 "linear_value_head_dim": 12, "linear_conv_kernel_dim": 3}
+ROUTED = {"num_experts": 3, "num_experts_per_tok": 2, "moe_intermediate_size": 20, "shared_expert_intermediate_size": 24}
 LLAMA3 = {"rope_type": "llama3", "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0,
           "original_max_position_embeddings": 64}
 
@@ -35,6 +38,12 @@ MODELS = {
                                           "bos_token_id": 1, "eos_token_id": 2}),
     "gpt_oss": ("gpt_oss", GATED | {"head_dim": 16, "num_local_experts": 3, "num_experts_per_tok": 2}),
     "gemma3_text": ("gemma3_text", GATED | {"head_dim": 16}),
+    "qwen3_next": ("qwen3_next", DELTA | ROUTED),
+    "qwen3_next with a dense layer": ("qwen3_next", DELTA | ROUTED | {"mlp_only_layers": [1], "full_attention_interval": 2}),
+    "qwen3_5_text": ("qwen3_5_text", DELTA | {"full_attention_interval": 2}),
+    "qwen3_5_text tied, attention first": ("qwen3_5_text", DELTA | {"tie_word_embeddings": True, "layer_types": [
+        "full_attention", "linear_attention"]}),
+    "qwen3_5_moe_text": ("qwen3_5_moe_text", DELTA | ROUTED | {"full_attention_interval": 2}),
     "qwen2": ("qwen2", GATED),
     "qwen2 tied, windows": ("qwen2", GATED | {"tie_word_embeddings": True, "use_sliding_window": True,
                                               "sliding_window": 16, "max_window_layers": 1}),

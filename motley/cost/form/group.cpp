@@ -38,6 +38,14 @@ bool has_quantised(const Architecture& arch, DType weight_type) {
   return std::ranges::any_of(arch.tensor_types, [](const auto& entry) { return is_quantised(entry.second); });
 }
 
+// Of one token, of the rank's part of a delta net's states.
+double state_flops(const Architecture& arch, std::int64_t layer, const Shard& shard) {
+  const DeltaNet& delta = arch.kind(layer).delta;
+  if (!delta) return 0;
+  return delta_flops(delta) * static_cast<double>(shard.delta[arch.kind_index(layer)].size()) /
+         static_cast<double>(delta.key_heads);
+}
+
 Rank make_rank(const Architecture& arch, const DeviceType& type, const Shard& shard, DType weight_type, DType kv_type,
                const StepLimits& step) {
   const double heads = static_cast<double>(shard.heads.size()) / static_cast<double>(arch.heads);
@@ -68,11 +76,14 @@ Rank make_rank(const Architecture& arch, const DeviceType& type, const Shard& sh
          .experts = kind.experts,
          .held_experts = held_experts,
          .windowed = kind.window > 0,
-         .flops = 2 * matrix_elements(arch, tensors, shard) + expert_flops,
+         .state_bytes = static_cast<double>(state_bytes(arch, layer, shard)),
+         .flops = 2 * matrix_elements(arch, tensors, shard) + expert_flops + state_flops(arch, layer, shard),
          .expert_flops = expert_flops,
          .element_bytes = static_cast<double>(bytes_of(dtype_row(weight_type).computed_in, elements))});
   }
-  rank.attention_flops = (block_flops(arch, 0, 1) - block_flops(arch, 0, 0)) * heads;
+  for (const std::int64_t layer : layer_of_kinds(arch))  // none where all layers have delta nets
+    rank.attention_flops =
+        std::max(rank.attention_flops, (block_flops(arch, layer, 1) - block_flops(arch, layer, 0)) * heads);
   rank.kv_bytes = static_cast<double>(kv_bytes_per_token(arch, kv_type)) * kv_heads;
   rank.head_bytes =
       static_cast<double>(weight_bytes(arch, {.layers = {}, .embedding = false, .head = true}, shard, weight_type));

@@ -23,6 +23,7 @@ struct BlockWork {
   Experts experts = {};
   std::int64_t held_experts = 0;  // whole, or columns of them
   bool windowed = false;          // a token looks back on no more than a window
+  double state_bytes = 0;         // that it keeps of a sequence in place of keys and values
   double flops = 0;               // of one token, without attention over the context
   double expert_flops = 0;        // of these those of the experts that it takes
   double element_bytes = 0;       // of one token, that element-wise operations read and write

@@ -211,7 +211,7 @@ class MotleyForm final : public ServeForm {
                    work.expert_flops / work.flops, effective_flop_per_s(rank),
                    fmt::format(", of {} for each token", work.experts.active))}),
         joined("attention", block.attention,
-               {memory("memory", block.attention.memory_s, step.cached_of(work) * rank.kv_bytes,
+               {memory("memory", block.attention.memory_s, kept_bytes(rank, work, step),
                        attention_bandwidth(rank), ""),
                 compute("compute", block.attention.compute_s,
                         step.tokens * rank.attention_flops * step.context_of(work), attention_flop_per_s(rank), "")}),

@@ -51,7 +51,7 @@ double touched_share(const Experts& experts, const StepLoad& load, const std::ve
   static const std::vector<RoutingGamma> uncounted = {{.model = {}, .sequences = 0.87, .prompt = 0.75}};
   if (experts.count == 0) return 1;
   const std::vector<RoutingGamma>& parts = gamma.empty() ? uncounted : gamma;
-  const double decoding = std::min(load.tokens, load.logits);
+  const double decoding = load.decoding();
   const double draws = independent_tokens(decoding, parts, &RoutingGamma::sequences) +
                        independent_tokens(load.tokens - decoding, parts, &RoutingGamma::prompt);
   return 1 - std::pow(1 - static_cast<double>(experts.active) / static_cast<double>(experts.count), draws);
@@ -97,6 +97,10 @@ double attention_bandwidth(const Rank& rank) {
 double attention_flop_per_s(const Rank& rank) {
   const Efficiency& share = rank.efficiency;
   return rank.flop_per_s * (share.attention_compute > 0 ? share.attention_compute : share.compute);
+}
+
+double kept_bytes(const Rank& rank, const BlockWork& block, const StepLoad& load) {
+  return load.cached_of(block) * rank.kv_bytes + 2 * load.decoding() * block.state_bytes;
 }
 
 double elementwise_s(const Rank& rank, const BlockWork& block) {
@@ -164,7 +168,7 @@ BlockTime StepCost::rank_time(const Rank& rank, std::size_t kind, const StepLoad
   const BlockWork& block = rank.blocks[kind];
   return {.products = {read_bytes(block, load) / effective_bandwidth(rank),
                        load.tokens * block.flops / effective_flop_per_s(rank), rank.efficiency.in_turn},
-          .attention = {load.cached_of(block) * rank.kv_bytes / attention_bandwidth(rank),
+          .attention = {kept_bytes(rank, block, load) / attention_bandwidth(rank),
                         load.tokens * rank.attention_flops * load.context_of(block) / attention_flop_per_s(rank)},
           .elementwise_s = load.tokens * elementwise_s(rank, block)};
 }

@@ -8,8 +8,9 @@
 //     + max(k * kv_bytes / bandwidth, t * attention_flops(context) / flop_per_s)   attention, at shares of its own
 //     + 2 all-reduces of t * H activations + a constant per layer
 //
-// where k cached tokens are read. Per stage and step come receiving the tokens (all-gather over the group after the
-// striped crossing; on the first stage an all-reduce of the cut embedding), the head on the last stage, and a constant.
+// where k cached tokens are read. A delta net has in attention's place the states of the sequences that decode, read
+// and written. Per stage and step come receiving the tokens (all-gather over the group after the striped crossing; on
+// the first stage an all-reduce of the cut embedding), the head on the last stage, and a constant.
 // docs/concepts/costs.md has symbols, units, validity and sources.
 #pragma once
 
@@ -30,9 +31,17 @@ struct StepLoad {
   double cached = 0;                             // cached tokens that are read, over all sequences
   double logits = 0;                             // tokens that go through the head
   double window_context = 0, window_cached = 0;  // `context` and `cached` of layers with a window
-  double context_of(const BlockWork& block) const { return block.windowed ? window_context : context; }
-  double cached_of(const BlockWork& block) const { return block.windowed ? window_cached : cached; }
+  double context_of(const BlockWork& block) const {
+    return block.state_bytes > 0 ? 0 : block.windowed ? window_context : context;
+  }
+  double cached_of(const BlockWork& block) const {
+    return block.state_bytes > 0 ? 0 : block.windowed ? window_cached : cached;
+  }
+  double decoding() const { return std::min(tokens, logits); }  // sequences of which it computes one token
 };
+
+// Bytes that a block reads and writes of what it keeps of sequences.
+double kept_bytes(const Rank& rank, const BlockWork& block, const StepLoad& load);
 
 // Of a block's experts, the share that the tokens of a step take at least once. B tokens that each choose k of E
 // independently take E (1 - (1 - k / E)^B); popular experts, and tokens of one text that resemble each other, make them

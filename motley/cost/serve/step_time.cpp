@@ -49,8 +49,9 @@ StageTime::Rank rank_time(const Rank& rank, std::size_t kind, double layers, boo
           .held_experts = block.held_experts,
           .windowed = block.windowed,
           .in_turn = rank.efficiency.in_turn,
-          .cached_s = layers * rank.kv_bytes / attention_bandwidth(rank),
-          .attended_s = layers * rank.attention_flops / attention_flop_per_s(rank),
+          .cached_s = block.state_bytes > 0 ? 0 : layers * rank.kv_bytes / attention_bandwidth(rank),
+          .attended_s = block.state_bytes > 0 ? 0 : layers * rank.attention_flops / attention_flop_per_s(rank),
+          .state_s = layers * 2 * block.state_bytes / attention_bandwidth(rank),
           .head_s = head ? rank.head_bytes / effective_bandwidth(rank) : 0,
           .logit_s = head ? rank.head_flops / effective_flop_per_s(rank) : 0,
           .element_s = layers * elementwise_s(rank, block)};
@@ -80,7 +81,7 @@ double StageTime::seconds(const StepLoad& load) const {
     const Roofline head{heads * rank.head_s, load.logits * rank.logit_s, rank.in_turn};
     const double deviation = products.by_memory() ? touched_deviation(rank.experts, rank.held_experts, touched) : 0;
     const UncertainTime rank_s{products.seconds() + load.tokens * rank.element_s +
-                                   std::max(cached * rank.cached_s, attended * rank.attended_s),
+                                   std::max(cached * rank.cached_s + load.decoding() * rank.state_s, attended * rank.attended_s),
                                deviation * rank.experts_s};
     kind_s = kind_s ? larger_of(*kind_s, rank_s) : rank_s;
     head_s = std::max(head_s, head.seconds());

@@ -46,6 +46,7 @@ struct StageTime {
     bool windowed = false;
     bool in_turn = false;                 // both add up, of the products and of the head
     double cached_s = 0, attended_s = 0;  // attention: per cached token read, per pair of tokens
+    double state_s = 0;                   // a delta net: per sequence of which one token is computed
     double head_s = 0, logit_s = 0;       // the head: read once, or computing
     double element_s = 0;                 // element-wise operations, per token
     bool operator==(const Rank&) const = default;

@@ -94,6 +94,34 @@ struct AttentionTask {
   const T* sinks = nullptr;  // [heads]; a score of each that adds to the softmax's sum alone; null: none
 };
 
+// Some channels of some rows of one sequence: values[t][c] = silu of the sum over w of weight[c][w] times the input
+// width - 1 - w rows before, of which the first are in `kept`; it then has the last ones.
+template <class T>
+struct ConvolutionTask {
+  T* values;
+  std::int64_t stride;  // from a row to the next
+  std::int64_t rows;
+  const float* weight;  // [channels][width]
+  float* kept;          // [channels][width - 1]
+  std::int64_t width;
+};
+
+// Some rows of one value head of a delta net (Ops::gated_delta()), whose lengths are not yet 1. Strides: from a row to
+// the next.
+template <class T>
+struct DeltaTask {
+  const T *query, *key;
+  std::int64_t key_stride;
+  const T* value;
+  std::int64_t value_stride;
+  const float *decay, *beta;  // what the state is multiplied by, and the part that it learns
+  std::int64_t rate_stride;
+  float* state;  // [key_dim][value_dim]
+  T* output;
+  std::int64_t output_stride;
+  std::int64_t rows, key_dim, value_dim;
+};
+
 // A block of more tokens than this does not fit the kernel's tiles.
 constexpr std::int64_t max_block_tokens = 256;
 
@@ -114,6 +142,8 @@ struct CpuKernels {
                       std::int64_t row_last);
   void (*attend_int8)(const AttentionTask<T, std::int8_t>&, std::int64_t kv_head, std::int64_t row_first,
                       std::int64_t row_last);
+  void (*convolve)(const ConvolutionTask<T>&, std::int64_t first, std::int64_t last);  // channels
+  void (*gated_delta)(const DeltaTask<T>&);
 };
 
 // The best that this processor runs, or those that the environment's MOTLEY_KERNELS names. Throws an input error where

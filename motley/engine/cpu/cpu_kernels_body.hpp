@@ -3,6 +3,7 @@
 #include "motley/engine/cpu/cpu_kernels_vectors.hpp"
 //
 #include "motley/engine/cpu/cpu_kernels_attention.hpp"
+#include "motley/engine/cpu/cpu_kernels_delta.hpp"
 #ifdef MOTLEY_AMX
 #include "motley/engine/cpu/cpu_kernels_tiles.hpp"
 #endif
@@ -132,8 +133,8 @@ const Product<T>* product_of(DType weights) {
 
 template <class T>
 const CpuKernels<T>& kernels() {
-  static constexpr CpuKernels<T> table{instructions,     product_of<T>,   norm<T>,
-                                       rotate<T>,        activate<T>,     add<T>,
-                                       attend<T, float>, attend<T, Bf16>, attend<T, std::int8_t>};
+  static constexpr CpuKernels<T> table{
+      instructions,    product_of<T>,          norm<T>,     rotate<T>,     activate<T>, add<T>, attend<T, float>,
+      attend<T, Bf16>, attend<T, std::int8_t>, convolve<T>, gated_delta<T>};
   return table;
 }

@@ -246,6 +246,63 @@ class CpuOps final : public Ops {
     });
   }
 
+  void convolve(Tensor& values, const Tensor& weight, const Tensor& kept,
+                const std::vector<SequenceRows>& sequences) const override {
+    MOTLEY_CHECK(values.stride(1) == 1 && weight.is_contiguous());
+    with_type(values, [&]<class T>(T) {
+      for (const SequenceRows& rows : sequences) {
+        const Tensor own = begun(kept, rows);
+        MOTLEY_CHECK(own.is_contiguous());
+        const ConvolutionTask<T> task{mutable_data_of<T>(values) + rows.first_row * values.stride(0),
+                                      values.stride(0),
+                                      rows.count,
+                                      data_of<float>(weight),
+                                      mutable_data_of<float>(own),
+                                      weight.size(1)};
+        parallel_rows(weight.size(0), rows.count * weight.size(1),
+                      [&](std::int64_t first, std::int64_t last) { cpu_kernels<T>().convolve(task, first, last); });
+      }
+    });
+  }
+
+  void gated_delta(Tensor& out, const DeltaHeads& heads, const Tensor& states,
+                   const std::vector<SequenceRows>& sequences) const override {
+    const Tensor &value = heads.value, &key = heads.key;
+    MOTLEY_CHECK(heads.query.strides() == key.strides() && key.stride(2) == 1 && value.stride(2) == 1);
+    MOTLEY_CHECK(out.stride(2) == 1 && states.is_contiguous());
+    const Tensor decay = (-heads.decay.exp() * at::softplus(heads.alpha + heads.step)).exp().contiguous(),
+                 beta = heads.beta.sigmoid().contiguous();
+    const std::int64_t count = value.size(1), each = count / key.size(1);
+    for (const SequenceRows& rows : sequences) begun(states, rows);
+    with_type(out, [&]<class T>(T) {
+      at::parallel_for(0, std::ssize(sequences) * count, 1, [&](std::int64_t first, std::int64_t last) {
+        for (std::int64_t i = first; i < last; ++i) {
+          const SequenceRows& rows = sequences[static_cast<std::size_t>(i / count)];
+          const std::int64_t head = i % count, key_head = heads.tiled ? head % key.size(1) : head / each;
+          const auto of = [&](const Tensor& tensor, std::int64_t at) {
+            return data_of<T>(tensor) + rows.first_row * tensor.stride(0) + at * tensor.stride(1);
+          };
+          const std::int64_t rate = rows.first_row * count + head;
+          cpu_kernels<T>().gated_delta(
+              {.query = of(heads.query, key_head),
+               .key = of(key, key_head),
+               .key_stride = key.stride(0),
+               .value = of(value, head),
+               .value_stride = value.stride(0),
+               .decay = data_of<float>(decay) + rate,
+               .beta = data_of<float>(beta) + rate,
+               .rate_stride = count,
+               .state = mutable_data_of<float>(states) + (rows.slot * count + head) * states.stride(1),
+               .output = const_cast<T*>(of(out, head)),
+               .output_stride = out.stride(0),
+               .rows = rows.count,
+               .key_dim = key.size(2),
+               .value_dim = value.size(2)});
+        }
+      });
+    });
+  }
+
   void attend(Tensor& out, const Tensor& query, const Tensor& key, const Tensor& value, const LayerCache& cache,
               const std::vector<SequenceRows>& sequences, const AttentionShape& shape) const override {
     MOTLEY_CHECK(out.is_contiguous() && query.is_contiguous() && key.is_contiguous() && value.is_contiguous());
@@ -286,6 +343,12 @@ class CpuOps final : public Ops {
         }
       }
     }
+  }
+  // What the sequence's slot keeps; zeros where the sequence begins.
+  static Tensor begun(const Tensor& kept, const SequenceRows& rows) {
+    Tensor own = kept[rows.slot];
+    if (rows.position == 0) own.zero_();
+    return own;
   }
   // A token's head as q8_0: its elements and their scales are so far apart.
   template <class T>

@@ -99,6 +99,17 @@ LayerCache empty_cache(DType type, const CacheShape& shape, const ComputeDevice&
   return {.keys = keys.elements, .values = values.elements, .key_pages = keys.pages, .value_pages = values.pages};
 }
 
+LayerCache empty_states(const DeltaNet& delta, std::int64_t key_heads, std::int64_t slots,
+                        const ComputeDevice& device) {
+  const std::int64_t value_heads = key_heads * delta.values_of_key();
+  const std::int64_t channels = 2 * key_heads * delta.key_dim + value_heads * delta.value_dim;
+  const at::TensorOptions options = device.options(at::kFloat);
+  LayerCache cache;
+  cache.state = at::zeros({slots, value_heads, delta.key_dim, delta.value_dim}, options);
+  cache.convolved = at::zeros({slots, channels, delta.width - 1}, options);
+  return cache;
+}
+
 LayerCache resized(LayerCache cache, DType type, const CacheShape& shape, const ComputeDevice& device) {
   if (cache.keys.size(0) == shape.blocks) return cache;
   if (cache.key_pages && cache.value_pages && shape.blocks > 0) {

@@ -1,4 +1,4 @@
-// Keys and values of one layer, in blocks of tokens.
+// What one layer keeps of sequences: keys and values in blocks of tokens, or the states of a delta net.
 #pragma once
 
 #include <ATen/ATen.h>
@@ -9,6 +9,7 @@
 #include "motley/base/dtype.hpp"
 #include "motley/engine/device/compute_device.hpp"
 #include "motley/engine/ops/kv_scales.hpp"
+#include "motley/model/architecture.hpp"
 
 namespace motley {
 
@@ -23,6 +24,9 @@ struct LayerCache {
   at::Tensor value_scales = {};  // alike
   std::shared_ptr<HostPages> key_pages = {},
                              value_pages = {};  // what holds keys and values, where nothing else is there
+  // Of a delta net, by the sequence's slot; both fp32, undefined where attention is.
+  at::Tensor state = {};      // [slots, value heads, key dim, value dim]
+  at::Tensor convolved = {};  // [slots, channels, width - 1]: the convolution's last inputs; of q, k and v
   std::int64_t block_tokens() const { return values.size(2); }
 };
 
@@ -32,6 +36,9 @@ struct CacheShape {
 
 // All zeros. Keys, with their scales, are one allocation, and so are values. `head_dim` is whole blocks of `type`.
 LayerCache empty_cache(DType type, const CacheShape& shape, const ComputeDevice& device);
+
+// Of a delta net, with a slot for each sequence, all zeros.
+LayerCache empty_states(const DeltaNet& delta, std::int64_t key_heads, std::int64_t slots, const ComputeDevice& device);
 
 // The same blocks in a cache of another size: those that it has no room for are lost, new ones are zeros. In main
 // memory nothing is copied. No other may hold the tensors.

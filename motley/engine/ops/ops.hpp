@@ -71,6 +71,15 @@ struct SequenceRows {
   std::int32_t slot = -1;  // where layers keep what does not grow with it
 };
 
+// What meets the states of a delta net's heads, of the rows of a step.
+struct DeltaHeads {
+  at::Tensor query, key;   // [T, key heads, key dim]; rows may be apart
+  at::Tensor value;        // [T, value heads, value dim]; rows may be apart
+  at::Tensor alpha, beta;  // [T, value heads], fp32
+  at::Tensor decay, step;  // [value heads], fp32
+  bool tiled = false;      // as DeltaNet has it
+};
+
 struct AttentionShape {
   std::int64_t window = 0;  // keys that a query sees, itself among them; 0: all before it
   double scale = 1;         // of the scores
@@ -145,6 +154,19 @@ class Ops {
   virtual void activate(Activation kind, at::Tensor& values, const at::Tensor& factors) const = 0;
   // sum [T, N] += terms [T, N], plus bias [N] where it is defined.
   virtual void add(at::Tensor& sum, const at::Tensor& terms, const at::Tensor& bias) const = 0;
+  // values *= the sigmoid of gates, of the same shape or with a last dimension of 1; their rows may be apart.
+  virtual void gate(at::Tensor& values, const at::Tensor& gates) const;
+  // values [T, channels], whose rows may be apart, become silu of the sums of their last weight.size(1) rows in the
+  // sequence times weight [channels, width], fp32. `kept` [slots, channels, width - 1], fp32, has the inputs before
+  // the sequences' rows, and then their last; where it is undefined each sequence stands whole in the step.
+  virtual void convolve(at::Tensor& values, const at::Tensor& weight, const at::Tensor& kept,
+                        const std::vector<SequenceRows>& sequences) const;
+  // out [T, value heads, value dim]: of each row and head what its state gives for the query, of length 1 / sqrt(key
+  // dim), once it has decayed by exp(-exp(decay) softplus(alpha + step)) and has learnt to give the value for the key,
+  // of length 1, by the part sigmoid(beta). `states` [slots, value heads, key dim, value dim], fp32, are those before
+  // the sequences' rows, and then those after; where they are undefined each sequence stands whole in the step.
+  virtual void gated_delta(at::Tensor& out, const DeltaHeads& heads, const at::Tensor& states,
+                           const std::vector<SequenceRows>& sequences) const;
   // values *= factor, which is rounded to their type first.
   virtual void scale(at::Tensor& values, double factor) const { values.mul_(rounded(factor, values.scalar_type())); }
   // out [T, columns] = rows `tokens` [T] of a table of which `table` holds `rows`; zeros for a token outside.

@@ -6,6 +6,7 @@
 #include <sys/mman.h>
 
 #include <algorithm>
+#include <array>
 #include <cmath>
 #include <vector>
 
@@ -125,6 +126,87 @@ TEST_P(OpsTest, CacheAndAttention) {
         EXPECT_TRUE(one.key_scales.equal(other.key_scales) && one.value_scales.equal(other.value_scales));
       }
     }
+}
+
+// Two sequences, each in its slot, in steps of unlike lengths: chunks and tokens, of another order each time.
+TEST_P(OpsTest, DeltaNets) {
+  const std::int64_t key_heads = 2, value_heads = 6, key_dim = 20, value_dim = 75, width = 4, longest = 150;
+  const std::int64_t keys = key_heads * key_dim, values = value_heads * value_dim;
+  const Tensor decay = at::randn({value_heads}) - 2, step = at::randn({value_heads}),
+               weight = at::randn({values, width}) * 0.5;
+  const auto each = [&](std::int64_t width_of) { return random({2, longest, width_of}); };
+  const Tensor query = each(keys), key = each(keys), value = each(values), alpha = at::randn({2, longest, value_heads}),
+               beta = at::randn({2, longest, value_heads});
+  struct Run {
+    Tensor out, states, kept;
+  };
+  // What comes of steps, in which the sequences have these numbers of rows.
+  const auto run = [&](const Ops& ops, bool tiled, const std::vector<std::array<std::int64_t, 2>>& steps) {
+    Run made{at::zeros({2, longest, value_heads, value_dim}, GetParam()),
+             at::full({3, value_heads, key_dim, value_dim}, 7.0F), at::full({3, values, width - 1}, 7.0F)};
+    std::array<std::int64_t, 2> done = {0, 0};
+    for (const auto& counts : steps) {
+      std::vector<SequenceRows> sequences;
+      std::vector<std::size_t> order = {1, 0};
+      std::int64_t rows = 0;
+      for (const std::size_t s : order) {
+        if (counts[s] == 0) continue;
+        sequences.push_back({rows, counts[s], done[s], {}, static_cast<std::int32_t>(s == 0 ? 2 : 0)});
+        rows += counts[s];
+      }
+      const auto gathered = [&](const Tensor& of) {
+        std::vector<Tensor> parts;
+        for (const std::size_t s : order)
+          if (counts[s] > 0) parts.push_back(of[static_cast<std::int64_t>(s)].narrow(0, done[s], counts[s]));
+        return at::cat(parts, 0);
+      };
+      Tensor apart = at::zeros({rows, values + 5}, GetParam());
+      Tensor mixed = apart.narrow(1, 5, values);
+      mixed.copy_(gathered(value));
+      ops.convolve(mixed, weight, made.kept, sequences);
+      Tensor out = at::zeros({rows, value_heads, value_dim}, GetParam());
+      ops.gated_delta(out,
+                      {.query = gathered(query).unflatten(1, {key_heads, key_dim}),
+                       .key = gathered(key).unflatten(1, {key_heads, key_dim}),
+                       .value = mixed.unflatten(1, {value_heads, value_dim}),
+                       .alpha = gathered(alpha),
+                       .beta = gathered(beta),
+                       .decay = decay,
+                       .step = step,
+                       .tiled = tiled},
+                      made.states, sequences);
+      std::int64_t row = 0;
+      for (const std::size_t s : order) {
+        if (counts[s] == 0) continue;
+        made.out[static_cast<std::int64_t>(s)].narrow(0, done[s], counts[s]).copy_(out.narrow(0, row, counts[s]));
+        row += counts[s];
+        done[s] += counts[s];
+      }
+    }
+    return made;
+  };
+  std::vector<std::array<std::int64_t, 2>> tokens(static_cast<std::size_t>(longest), {1, 1});
+  for (const bool tiled : {false, true}) {
+    const Run whole = run(generic_ops(), tiled, {{longest, longest}});
+    for (const auto& steps :
+         {std::vector<std::array<std::int64_t, 2>>{{longest, longest}}, {{65, 0}, {1, 149}, {84, 1}}, tokens})
+      for (const Ops* ops : {&cpu_ops(), &generic_ops()}) {
+        const Run other = run(*ops, tiled, steps);
+        expect_close(other.out, whole.out);
+        for (const std::int64_t slot : {0, 2}) {
+          expect_close(other.states[slot], whole.states[slot]);
+          expect_close(other.kept[slot], whole.kept[slot]);
+        }
+        EXPECT_EQ(other.states[1].min().item<float>(), 7);
+      }
+    EXPECT_GT((run(cpu_ops(), !tiled, {{longest, longest}}).out - whole.out).abs().max().item<float>(), 0.05);
+  }
+}
+
+TEST_P(OpsTest, Gates) {
+  const Tensor gates = random({6, 2, 33}).select(1, 1), one = at::randn({6, 1});
+  compare(random({6, 33}), [&](const Ops& ops, Tensor& values) { ops.gate(values, gates); });
+  compare(random({6, 33}), [&](const Ops& ops, Tensor& values) { ops.gate(values, one); });
 }
 
 // Token 5 of a sequence whose second block is 2, in a cache of q8_0: the blocks that quantise_row() makes, which are

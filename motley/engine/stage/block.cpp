@@ -3,16 +3,16 @@
 #include <cmath>
 
 namespace motley {
-namespace {
 
 using at::Tensor;
 
-// What attention or FFN reads: the hidden states, through the norm where that comes first. All ranks have the same.
 Tensor input_of(const BlockCall& pass, const NormWeights& norm, Tensor& normed, const Tensor& hidden) {
   const Architecture& arch = pass.arch;
   if (arch.norm_first) pass.ops.norm(arch.norm, normed, hidden, norm, arch.norm_epsilon);
   return arch.norm_first ? normed : hidden;
 }
+
+namespace {
 
 // hidden = its norm, where that comes last.
 void norm_last(const BlockCall& pass, const NormWeights& norm, Tensor& hidden) {
@@ -26,7 +26,8 @@ void add_normed(const BlockCall& pass, const NormWeights& output_norm, Tensor& m
   pass.ops.add(hidden, made, {});
 }
 
-// hidden += the ranks' sum of the product, and its bias.
+}  // namespace
+
 void add_product(const BlockCall& pass, const NormWeights& norm, const NormWeights& output_norm, Tensor& projected,
                  const Tensor& input, const LinearWeights& linear, Tensor& hidden) {
   if (output_norm.weight.defined()) {
@@ -44,7 +45,18 @@ void add_product(const BlockCall& pass, const NormWeights& norm, const NormWeigh
   norm_last(pass, norm, hidden);
 }
 
+namespace {
+
 const NormWeights no_norm;
+
+// Queries without the gates behind them.
+void take_queries(const Tensor& heads, Tensor& query) {
+  const Tensor found = heads.select(2, 0).flatten(1);
+  if (query.defined())
+    query.copy_(found);
+  else
+    query = found;
+}
 
 // Queries and keys through the norms of all heads of a token together, of which this rank has some. Ranks that have the
 // same KV head divide its query heads, and count as much of its squares.
@@ -77,7 +89,10 @@ void attention(const BlockCall& pass, const BlockWeights& block, std::int64_t la
   const Ops& ops = pass.ops;
   Tensor input = input_of(pass, block.attention_norm, buffers.normed, hidden);
   pass.ranks.copy_to_ranks(input);
-  ops.linears({{buffers.query, block.q}, {buffers.key, block.k}, {buffers.value, block.v}}, input);
+  Tensor& product = arch.output_gate ? buffers.gated_query : buffers.query;
+  ops.linears({{product, block.q}, {buffers.key, block.k}, {buffers.value, block.v}}, input);
+  const Tensor gated = arch.output_gate ? product.view({input.size(0), -1, 2, arch.head_dim}) : Tensor();
+  if (gated.defined()) take_queries(gated, buffers.query);
   if (arch.qk_norm == QkNorm::whole) norm_whole(pass, block, buffers);
   const bool by_head = arch.qk_norm == QkNorm::head;
   const auto by_heads = [&](const Tensor& rows) { return rows.view({rows.size(0), -1, arch.head_dim}); };
@@ -96,6 +111,7 @@ void attention(const BlockCall& pass, const BlockWeights& block, std::int64_t la
               .scale = arch.score_scale > 0 ? arch.score_scale : 1 / std::sqrt(static_cast<double>(arch.head_dim)),
               .sinks = block.sinks,
               .table = pass.table});
+  if (gated.defined()) ops.gate(buffers.attention, gated.select(2, 1));
   add_product(pass, block.attention_norm, block.attention_output_norm, buffers.projected, buffers.attention.flatten(1),
               block.o, hidden);
 }
@@ -133,6 +149,10 @@ void feed_experts(const BlockCall& pass, const BlockWeights& block, const Expert
                   block.experts);
   if (experts.shared_ffn > 0) {
     ops.gated(activation, buffers.shared_gate, buffers.shared_up, input, block.shared_gate, block.shared_up);
+    if (experts.shared_gate) {
+      ops.linear(buffers.shared_share, input, block.shared_share.weight, {});
+      ops.gate(buffers.shared_gate, buffers.shared_share);
+    }
     ops.add_linear(buffers.projected, buffers.normed, buffers.shared_gate, block.shared_down);
   }
   if (pass.ranks.size() > 1) pass.ranks.sum(buffers.projected);
@@ -144,7 +164,10 @@ void feed_experts(const BlockCall& pass, const BlockWeights& block, const Expert
 
 void run_block(const BlockCall& pass, const BlockWeights& block, std::int64_t layer, const LayerCache& cache,
                BlockBuffers buffers, Tensor& hidden) {
-  attention(pass, block, layer, cache, buffers, hidden);
+  if (const DeltaNet& delta = pass.arch.kind(layer).delta)
+    delta_net(pass, block, delta, cache, buffers, hidden);
+  else
+    attention(pass, block, layer, cache, buffers, hidden);
   if (const Experts& experts = pass.arch.kind(layer).experts; experts.count > 0)
     feed_experts(pass, block, experts, buffers, hidden);
   else

@@ -28,7 +28,20 @@ struct BlockBuffers {
   at::Tensor normed, query, key, value, attention, projected, up, gate;  // query, key, value, attention: by heads
   at::Tensor routed, chosen, shares, shared_gate, shared_up;             // where there are experts
   at::Tensor squares;                                                    // of queries and keys, where norms are whole
+  at::Tensor gated_query = {};  // where attention has an output gate: of each head the query, then its gate
+  at::Tensor shared_share = {};
+  // Of a delta net, by heads in a row: its query, key and value, a gate, what it makes, and two rates of each head.
+  at::Tensor delta_q = {}, delta_k = {}, delta_v = {}, delta_gate = {}, delta_output = {}, alpha = {}, beta = {};
 };
+
+// What attention or FFN reads: the hidden states, through the norm where that comes first. All ranks have the same.
+at::Tensor input_of(const BlockCall& pass, const NormWeights& norm, at::Tensor& normed, const at::Tensor& hidden);
+// hidden += the ranks' sum of the product, and its bias.
+void add_product(const BlockCall& pass, const NormWeights& norm, const NormWeights& output_norm, at::Tensor& projected,
+                 const at::Tensor& input, const LinearWeights& linear, at::Tensor& hidden);
+// In attention's place, over this rank's heads.
+void delta_net(const BlockCall& pass, const BlockWeights& block, const DeltaNet& delta, const LayerCache& cache,
+               BlockBuffers& buffers, at::Tensor& hidden);
 
 // hidden [T, hidden] through block `layer` of the model.
 void run_block(const BlockCall& pass, const BlockWeights& block, std::int64_t layer, const LayerCache& cache,

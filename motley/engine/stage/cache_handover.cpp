@@ -93,6 +93,8 @@ void hand_over(const CacheHandover& handover, int rank, std::uint64_t epoch, Wor
         move.from == move.to)
       refuse(fmt::format("from worker {} to worker {} of {}", move.from, move.to, workers.size()));
     StageModel::RetainedLayer* kept = model.retained_layer(move.layer);
+    if (kept != nullptr && !kept->cache.keys.defined())
+      refuse(fmt::format("layer {} has states in place of them", move.layer));
     const std::vector<std::int64_t> numbers = blocks_of(handover, kept != nullptr ? kept->slot_blocks : 0);
     const Tensor blocks = at::tensor(numbers, at::kLong);
     if (move.from == rank) send(kept, blocks, move.to, epoch, workers);

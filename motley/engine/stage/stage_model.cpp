@@ -159,6 +159,9 @@ StageModel::Impl::Impl(const StageSpec& stage, WorkerGroup* group, const Compute
   check_type(spec.weight_type, Use::weights);
   check_type(spec.kv_type, Use::kv);
   check_kv_type(spec.arch, spec.kv_type);
+  if (has_states(spec.arch) && spec.kv_sequences < 1)
+    throw input_error("delta nets keep a state of each sequence, and there is room for none",
+                      "let the stage have `kv_sequences`");
   if (spec.limits.block_tokens < 1 || spec.limits.block_tokens > 256)
     throw input_error(fmt::format("KV blocks of {} tokens are not supported", spec.limits.block_tokens),
                       "use blocks of 1 to 256 tokens");
@@ -195,7 +198,8 @@ void StageModel::Impl::fill_slots(MicroBatch& batch) {
 void StageModel::Impl::keep_caches(RetainedCaches held, const std::set<std::int64_t>& to_part) {
   const auto stays = [&](std::int64_t layer, const HeldCache& cache) {
     return layer >= spec.layers.first && layer < spec.layers.end && cache.kv_heads == shard.kv_heads &&
-           cache.type == spec.kv_type && cache.kept.cache.block_tokens() == spec.limits.block_tokens &&
+           !cache.kept.cache.state.defined() && cache.type == spec.kv_type &&
+           cache.kept.cache.block_tokens() == spec.limits.block_tokens &&
            cache.kept.slot_blocks == slot_blocks_of(layer);
   };
   for (const auto& entry : held)
@@ -211,9 +215,18 @@ void StageModel::Impl::allocate_caches(std::uint64_t epoch) {
   std::vector<std::int64_t> on_disk;
   for (std::int64_t layer = spec.layers.first; layer < spec.layers.end; ++layer) {
     const Tier tier = kv_tier(layer);
-    if (tier == Tier::disk) {
+    if (tier == Tier::disk && !spec.arch.kind(layer).delta) {
       on_disk.push_back(layer);
       caches.erase(layer);
+      continue;
+    }
+    if (const DeltaNet& delta = spec.arch.kind(layer).delta) {
+      const std::int64_t key_heads = shard.delta[spec.arch.kind_index(layer)].size();
+      const LayerCache& cache = (caches[layer] = {shard.kv_heads,
+                                                  spec.kv_type,
+                                                  {epoch, empty_states(delta, key_heads, spec.kv_sequences, device)}})
+                                    .kept.cache;
+      kv_bytes += allocated_bytes(cache.state) + allocated_bytes(cache.convolved);
       continue;
     }
     if (!caches.contains(layer))
@@ -341,6 +354,15 @@ BlockBuffers StageModel::Impl::block_buffers(std::int64_t layer, std::int64_t to
   const auto routing = [&](const char* buffer, std::int64_t width) {
     return experts.count > 0 ? part_of(buffer, tokens, width) : Tensor();
   };
+  const DeltaNet& delta = kind.delta;
+  const std::int64_t key_heads = shard.delta[spec.arch.kind_index(layer)].size(), keys = key_heads * delta.key_dim,
+                     values = delta ? key_heads * delta.values_of_key() : 0;
+  const auto mixed = [&](std::int64_t first, std::int64_t channels) {
+    return delta ? part_of("mixed", tokens, 2 * keys + values * delta.value_dim).narrow(1, first, channels) : Tensor();
+  };
+  const auto rates = [&](std::int64_t which) {
+    return delta ? part_of("delta_rates", 2 * tokens, values).narrow(0, which * tokens, tokens) : Tensor();
+  };
   return {.normed = rows("normed", tokens),
           .query = rows("query", tokens),
           .key = rows("key", tokens),
@@ -354,7 +376,18 @@ BlockBuffers StageModel::Impl::block_buffers(std::int64_t layer, std::int64_t to
           .shares = routing("shares", experts.active),
           .shared_gate = shared("gate"),
           .shared_up = shared("up"),
-          .squares = spec.arch.qk_norm == QkNorm::whole ? rows("squares", tokens) : Tensor()};
+          .squares = spec.arch.qk_norm == QkNorm::whole ? rows("squares", tokens) : Tensor(),
+          .gated_query = spec.arch.output_gate ? rows("gated_query", tokens) : Tensor(),
+          .shared_share = experts.shared_gate ? rows("shared_share", tokens) : Tensor(),
+          .delta_q = mixed(0, keys),
+          .delta_k = mixed(keys, keys),
+          .delta_v = mixed(2 * keys, values * delta.value_dim),
+          .delta_gate = delta ? part_of("delta_gate", tokens, values * delta.value_dim) : Tensor(),
+          .delta_output =
+              delta ? part_of("delta_output", tokens, values * delta.value_dim).view({tokens, values, delta.value_dim})
+                    : Tensor(),
+          .alpha = rates(0),
+          .beta = rates(1)};
 }
 
 void StageModel::Impl::run_layer(std::int64_t layer, const BlockWeights& block, std::size_t number,
@@ -365,7 +398,7 @@ void StageModel::Impl::run_layer(std::int64_t layer, const BlockWeights& block, 
     const BlockCall pass{spec.arch, ops, collectives, frequencies, at_positions, sequences, table};
     run_block(pass, block, layer, cache, block_buffers(layer, batch.count), hidden);
   };
-  if (kv_tier(layer) == Tier::disk) {
+  if (kv_tier(layer) == Tier::disk && !spec.arch.kind(layer).delta) {
     const StreamedCaches::Pass pass = streamed_caches->begin(layer, number);
     run(pass.cache, pass.sequences);
     return streamed_caches->end();
@@ -492,7 +525,8 @@ Tensor StageModel::forward(const Step& step, const Tensor& incoming, const std::
   // Steps of one token per sequence differ in numbers on the device alone; sums over ranks pass through the host, and
   // blocks that stream are waited for.
   const bool repeats =
-      m.spec.degree == 1 && !m.spec.offload && std::ssize(sequences) == count && step.answer == Answer::tokens;
+      m.spec.degree == 1 && !m.spec.offload && !has_states(m.spec.arch) && std::ssize(sequences) == count &&
+      step.answer == Answer::tokens;
   m.experts_taken.clear();
   const auto run = [&] {
     for (const MicroBatch& batch : batches) {

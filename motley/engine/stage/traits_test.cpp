@@ -31,6 +31,14 @@ constexpr const char* gpt_oss_traits =
 constexpr const char* gemma3_traits =
     R"("model_type": "gemma3_text", "head_dim": 16, "query_pre_attn_scalar": 48, "sliding_window": 8)";
 
+constexpr const char* qwen3_5_moe_traits =
+    R"("model_type": "qwen3_5_moe_text", "moe_intermediate_size": 24, "num_experts": 8, "num_experts_per_tok": 3,
+       "shared_expert_intermediate_size": 24, "head_dim": 16, "linear_num_key_heads": 2, "linear_num_value_heads": 4,
+       "linear_key_head_dim": 16, "linear_value_head_dim": 16,
+       "layer_types": ["full_attention", "linear_attention"])";
+constexpr const char* qwen3_5_attention_traits =
+    R"("model_type": "qwen3_5_text", "head_dim": 16, "layer_types": ["linear_attention", "full_attention"])";
+
 struct Trait {
   const char* name;
   const char* family;  // keys of config.json
@@ -81,6 +89,14 @@ const std::vector<Trait> traits = {
     {"gelu", gemma3_traits, [](Architecture& arch, LayerKind&) { arch.activation = Activation::silu; }},
     {"window_of_gemma", gemma3_traits, [](Architecture&, LayerKind& kind) { kind.window = 0; }},
     {"second_rotary_rule", gemma3_traits, [](Architecture&, LayerKind& kind) { kind.rotary = 0; }},
+    {"gate_of_the_shared_expert", qwen3_5_moe_traits,
+     [](Architecture&, LayerKind& kind) { kind.experts.shared_gate = false; }},
+    {"one_more_than_norms_of_qwen", qwen3_5_moe_traits, [](Architecture& arch, LayerKind&) { arch.norm = Norm::rms; }},
+    {"order_of_value_heads", qwen3_5_moe_traits, [](Architecture&, LayerKind& kind) { kind.delta.tiled = true; }},
+    {"quarter_of_heads_rotated", qwen3_5_attention_traits,
+     [](Architecture& arch, LayerKind&) { arch.rotaries.front().partial = 1; }},
+    {"norms_of_qwen_heads", qwen3_5_attention_traits,
+     [](Architecture& arch, LayerKind&) { arch.qk_norm = QkNorm::none; }},
 };
 
 class TraitTest : public ::testing::TestWithParam<Trait> {

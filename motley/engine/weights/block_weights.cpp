@@ -62,7 +62,21 @@ BlockWeights block_of(const std::map<std::string, WeightMatrix>& tensors, int ra
           .experts = std::move(experts),
           .shared_gate = of.linear("shared.gate"),
           .shared_up = of.linear("shared.up"),
-          .shared_down = of.linear("shared.down")};
+          .shared_down = of.linear("shared.down"),
+          .shared_share = of.linear("shared.share"),
+          .delta = {.q = of.linear("delta.q"),
+                    .k = of.linear("delta.k"),
+                    .v = of.linear("delta.v"),
+                    .z = of.linear("delta.z"),
+                    .beta = of.linear("delta.beta"),
+                    .alpha = of.linear("delta.alpha"),
+                    .out = of.linear("delta.out"),
+                    .convolve_q = of.matrix("delta.convolve_q.weight").values,
+                    .convolve_k = of.matrix("delta.convolve_k.weight").values,
+                    .convolve_v = of.matrix("delta.convolve_v.weight").values,
+                    .decay = of.matrix(std::string(delta_decay_role)).values,
+                    .step = of.matrix(std::string(delta_step_role)).values,
+                    .norm = of.norm("delta.norm")}};
 }
 
 EndWeights ends_of(const std::map<std::string, WeightMatrix>& tensors) {

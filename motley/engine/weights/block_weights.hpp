@@ -9,6 +9,14 @@
 
 namespace motley {
 
+// In place of q, k, v and o.
+struct DeltaWeights {
+  LinearWeights q, k, v, z, beta, alpha, out;
+  at::Tensor convolve_q, convolve_k, convolve_v;  // [channels, width]; all fp32 but the norm
+  at::Tensor decay, step;                         // [value heads]
+  NormWeights norm;                               // of each value head
+};
+
 struct BlockWeights {
   NormWeights attention_norm, q_norm, k_norm, attention_output_norm, ffn_norm, ffn_output_norm;
   at::Tensor sinks;  // [query heads]; undefined where there are none
@@ -17,6 +25,8 @@ struct BlockWeights {
   at::Tensor selection_bias;  // [experts], fp32; may be undefined
   ExpertWeights experts;      // in place of gate, up and down
   LinearWeights shared_gate, shared_up, shared_down;
+  LinearWeights shared_share;  // [1, hidden]; undefined where the shared expert's share is 1
+  DeltaWeights delta;
 };
 
 // What stands before the first block and behind the last.

@@ -42,37 +42,60 @@ void read_converted(const StoredRows& rows, const Slice& slice, const at::Tensor
   }
 }
 
-}  // namespace
+// Where `to` has one of the spans that a slice stands for.
+at::Tensor place_of(const Slice& slice, std::int64_t time, const at::Tensor& to) {
+  if (slice.times == 1) return to;
+  const std::int64_t dimension = slice.row_step > 0 ? 0 : 1, size = to.size(dimension) / slice.times;
+  return to.narrow(dimension, time * size, size);
+}
 
-void read_tensor(const Checkpoint& checkpoint, const TensorSpec& tensor, const Slice& slice, at::Tensor to) {
-  const StoredRows rows(checkpoint, tensor.name, tensor.shape);
-  const at::Tensor out = to.view({slice.rows.size(), slice.columns.size()});
-  MOTLEY_CHECK(slice.rows.end <= tensor.shape.at(0) && slice.columns.end <= rows.width());
+void read_values(const StoredRows& rows, const Slice& slice, const at::Tensor& out) {
   if (is_quantised(rows.type()) || !rows.as_stored()) return read_converted(rows, slice, out);
   const std::byte* first = rows.at(slice.rows.first, slice.columns.first);
   out.copy_(at::from_blob(const_cast<std::byte*>(first), out.sizes(), {rows.row_step(), rows.column_step()},
                           at::TensorOptions(scalar_type(rows.type()))));
 }
 
-void read_blocks(const Checkpoint& checkpoint, const TensorSpec& tensor, const Slice& slice, DType type,
-                 at::Tensor to) {
-  const StoredRows rows(checkpoint, tensor.name, tensor.shape);
+void read_rows_of_blocks(const StoredRows& rows, const Slice& slice, DType type, const at::Tensor& to) {
   const Span whole = whole_blocks(type, slice.columns);
-  const std::int64_t row_bytes = motley::bytes_of(type, whole.size());
-  MOTLEY_CHECK(slice.rows.end <= tensor.shape.at(0) && whole.end <= rows.width());
-  MOTLEY_CHECK(to.is_contiguous() && to.size(0) == slice.rows.size() && to.size(1) == row_bytes);
+  const std::int64_t row_bytes = motley::bytes_of(type, whole.size()), apart = to.stride(0);
+  MOTLEY_CHECK(to.stride(1) == 1 && to.size(0) == slice.rows.size() && to.size(1) == row_bytes);
   auto* out = reinterpret_cast<std::byte*>(to.mutable_data_ptr<std::uint8_t>());
   const std::int64_t readable = whole_blocks(rows.type(), whole).first;  // larger blocks may begin before
   for_each_row(slice.rows.size(), whole.size(), [&](std::int64_t i) {
     const std::int64_t row = slice.rows.first + i;
     if (rows.type() == type) {
-      rows.copy(row, whole.first, whole.end, out + i * row_bytes);
+      rows.copy(row, whole.first, whole.end, out + i * apart);
       return;
     }
     std::vector<float> values(static_cast<std::size_t>(whole.end - readable));
     rows.values(row, readable, whole.end, values.data());
-    quantise_row(type, values.data() + (whole.first - readable), whole.size(), out + i * row_bytes);
+    quantise_row(type, values.data() + (whole.first - readable), whole.size(), out + i * apart);
   });
+}
+
+}  // namespace
+
+void read_tensor(const Checkpoint& checkpoint, const TensorSpec& tensor, const Slice& slice, at::Tensor to) {
+  const StoredRows rows(checkpoint, tensor.name, tensor.shape);
+  const at::Tensor out = to.view({slice.held_rows(), slice.held_columns()});
+  for (std::int64_t time = 0; time < slice.times; ++time) {
+    const Slice part = slice.at(time);
+    MOTLEY_CHECK(part.rows.end <= tensor.shape.at(0) && part.columns.end <= rows.width());
+    read_values(rows, part, place_of(slice, time, out));
+  }
+}
+
+void read_blocks(const Checkpoint& checkpoint, const TensorSpec& tensor, const Slice& slice, DType type,
+                 at::Tensor to) {
+  const StoredRows rows(checkpoint, tensor.name, tensor.shape);
+  for (std::int64_t time = 0; time < slice.times; ++time) {
+    const Slice part = slice.at(time);
+    const Span whole = whole_blocks(type, part.columns);
+    MOTLEY_CHECK(part.rows.end <= tensor.shape.at(0) && whole.end <= rows.width());
+    MOTLEY_CHECK(slice.column_step == 0 || whole == part.columns);
+    read_rows_of_blocks(rows, part, type, place_of(slice, time, to));
+  }
 }
 
 }  // namespace motley

@@ -98,15 +98,16 @@ WeightMatrix WeightLoader::read(const TensorSpec& tensor, const Slice& slice, DT
   WeightMatrix loaded{.type = type};
   if (is_quantised(type)) {
     const Span columns = whole_blocks(type, slice.columns);
-    loaded.inputs = slice.columns.size();
+    loaded.inputs = slice.held_columns();
     loaded.skipped = slice.columns.first - columns.first;
-    at::Tensor blocks = at::empty({slice.rows.size(), motley::bytes_of(type, columns.size())}, at::kByte);
+    const std::int64_t times = slice.column_step > 0 ? slice.times : 1;
+    at::Tensor blocks = at::empty({slice.held_rows(), times * motley::bytes_of(type, columns.size())}, at::kByte);
     advise_large_pages(blocks);
     read_blocks(checkpoint_, tensor, slice, type, blocks);
     loaded.values = blocks.to(device_.place());
   } else {
-    std::vector<std::int64_t> shape{slice.rows.size()};
-    if (tensor.is_matrix()) shape.push_back(slice.columns.size());
+    std::vector<std::int64_t> shape{slice.held_rows()};
+    if (tensor.is_matrix()) shape.push_back(slice.held_columns());
     loaded.values = device_.empty(shape, scalar_type(type));
     read_tensor(checkpoint_, tensor, slice, loaded.values);
   }

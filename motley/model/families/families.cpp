@@ -14,6 +14,10 @@ const Value* own_key(const Value& metadata, const GgufForm& form, std::string_vi
   return metadata.find(fmt::format("{}.{}", form.architecture, key));
 }
 
+KeyHeadRows key_head_rows(const Family& family, const Value& description) {
+  return family.key_head_rows != nullptr ? family.key_head_rows(description) : KeyHeadRows{};
+}
+
 // By `model_type`; null: of none.
 const Family* family_named(const Value* name) {
   const auto found = std::ranges::find_if(
@@ -24,9 +28,10 @@ const Family* family_named(const Value* name) {
 }  // namespace
 
 std::span<const Family* const> families() {
-  static const std::array table = {&llama_family,      &mistral_family, &mixtral_family,   &opt_family,
-                                   &qwen2_family,      &qwen3_family,   &qwen3_moe_family, &glm4_moe_family,
-                                   &minimax_m2_family, &gemma3_family,  &gpt_oss_family};
+  static const std::array table = {&llama_family,      &mistral_family,    &mixtral_family,   &opt_family,
+                                   &qwen2_family,      &qwen3_family,      &qwen3_moe_family, &glm4_moe_family,
+                                   &minimax_m2_family, &gemma3_family,     &gpt_oss_family,   &qwen3_next_family,
+                                   &qwen3_5_family,    &qwen3_5_moe_family};
   return table;
 }
 
@@ -73,12 +78,23 @@ Value text_config(const Value& config) {
   return own;
 }
 
+KeyHeadRows key_head_rows(const Architecture& arch) {
+  for (const LayerKind& kind : arch.kinds)
+    if (const DeltaNet& delta = kind.delta)
+      return {.key_heads = delta.key_heads,
+              .keys = delta.key_dim,
+              .values = delta.values_of_key() * delta.value_dim,
+              .value_heads = delta.values_of_key()};
+  return {};
+}
+
 TensorNaming tensor_naming(const Value& description) {
   const Family* family = gguf_family(description);
   if (family == nullptr) {
     const Family* of_folder =
         description.is_object() ? family_named(text_config(description).find("model_type")) : nullptr;
-    return of_folder != nullptr ? TensorNaming{.packed = of_folder->packed} : TensorNaming{};
+    if (of_folder == nullptr) return {};
+    return {.packed = of_folder->packed, .heads = key_head_rows(*of_folder, text_config(description))};
   }
   const auto size = [&](std::string_view key) {
     const Value* value = own_key(description, *family->gguf, key);
@@ -88,7 +104,9 @@ TensorNaming tensor_naming(const Value& description) {
   return {.names = family->tensors,
           .head_rows = stated > 0  ? stated
                        : heads > 0 ? size("embedding_length") / heads
-                                   : 0};
+                                   : 0,
+          .packed = family->gguf->packed,
+          .heads = key_head_rows(*family, description)};
 }
 
 }  // namespace motley

@@ -18,7 +18,7 @@ namespace motley {
 // A value that a GGUF file has below its architecture's name, and config.json under another.
 struct GgufKey {
   std::string_view gguf, config;
-  Value (*value)(const Architecture& arch);  // an integer, a number or a flag; null: the file has no such key
+  Value (*value)(const Architecture& arch);  // a number, a flag or integers; null: no such key is written
 };
 
 inline Value value_or_null(std::int64_t size) { return size > 0 ? Value(size) : Value(); }
@@ -46,6 +46,8 @@ struct GgufForm {
   bool rotates_part = false;      // of a head: `rope.dimension_count` is `rotary_dim` of config.json
   bool output_bias = true;        // false: `attention_bias` is about queries, keys and values alone
   std::string_view qk_norm = {};  // says in config.json whether there are norms of heads; empty: it is always so
+  bool tiled_values = false;      // heads of a delta net's values are in the order that DeltaNet calls tiled
+  std::span<const PackedNames> packed = {};  // of tensors that such files hold inside others
   // What config.json states and every file of this architecture means without a key. Null: nothing.
   void (*add_implied)(Value& config) = nullptr;
   // What of a model such a file cannot say, to be told as it is: "...". Empty, or null: nothing.
@@ -60,6 +62,8 @@ struct Family {
   std::optional<GgufForm> gguf;  // none: not in that format
   std::span<const PreTokenizer> pre_tokenizers = {};  // that came with the family
   std::span<const PackedNames> packed = {};           // of tensors that safetensors files hold inside others
+  // Of the description that names of tensors are found by; null: it has no delta nets.
+  KeyHeadRows (*key_head_rows)(const Value& description) = nullptr;
   // What `quant_method` may be in config.json: then the experts' matrices are of this type and all others bf16.
   std::optional<DType> quantised_experts = {};
   std::span<const std::string_view> end_texts = usual_end_texts;  // of its chats

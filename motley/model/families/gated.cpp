@@ -7,7 +7,7 @@ Architecture read_gated(const Config& config, const GatedDefaults& defaults) {
   arch.hidden = config.size("hidden_size", max_hidden);
   arch.layers = config.size("num_hidden_layers", max_layers);
   read_heads(config, arch, defaults.kv_heads, defaults.head_dim);
-  arch.kinds.front().ffn = config.size("intermediate_size", max_ffn);
+  arch.kinds.front().ffn = config.size(defaults.columns_key, max_ffn);
   arch.vocabulary = config.size("vocab_size", max_vocabulary);
   arch.context = config.size("max_position_embeddings", max_context, defaults.context);
   arch.norm_epsilon = config.number("rms_norm_eps", {.above = 0, .max = 1}, defaults.norm_epsilon);

@@ -17,6 +17,7 @@ struct GatedDefaults {
   std::optional<std::int64_t> bos, eos;
   double rotary_theta = 10000, norm_epsilon = 1e-6;
   std::optional<double> rotated = {};  // share of each head; none: whole heads alone
+  std::string_view columns_key = "intermediate_size";
 };
 Architecture read_gated(const Config& config, const GatedDefaults& defaults);
 

@@ -5,22 +5,6 @@
 namespace motley {
 namespace {
 
-// Layers with a dense FFN: those of `mlp_only_layers`, and of every `decoder_sparse_step` all but the last.
-std::vector<bool> read_dense_layers(const Config& config, std::int64_t layers) {
-  const std::int64_t step = config.size("decoder_sparse_step", max_layers, 1);
-  std::vector<bool> is_dense;
-  for (std::int64_t layer = 0; layer < layers; ++layer) is_dense.push_back((layer + 1) % step != 0);
-  if (!config.has("mlp_only_layers")) return is_dense;
-  const Reader place = config.at("mlp_only_layers");
-  if (!place.value().is_array()) place.expected("a list");
-  const auto& listed = place.value().as_array();
-  for (std::size_t i = 0; i < listed.size(); ++i) {
-    const Limits range{.min = 0, .max = static_cast<double>(layers - 1)};
-    is_dense[static_cast<std::size_t>(binding::read_integer(place.item(i, listed[i]), range))] = true;
-  }
-  return is_dense;
-}
-
 Architecture read_qwen3_moe(const Config& config) {
   Architecture arch = read_gated(config, {.context = 32768, .kv_heads = 4, .head_dim = {}, .bos = {}, .eos = {}});
   arch.qk_norm = QkNorm::head;

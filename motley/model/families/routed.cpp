@@ -26,6 +26,21 @@ Experts read_experts(const Config& config, std::initializer_list<std::string_vie
   return experts;
 }
 
+std::vector<bool> read_dense_layers(const Config& config, std::int64_t layers) {
+  const std::int64_t step = config.size("decoder_sparse_step", max_layers, 1);
+  std::vector<bool> is_dense;
+  for (std::int64_t layer = 0; layer < layers; ++layer) is_dense.push_back((layer + 1) % step != 0);
+  if (!config.has("mlp_only_layers")) return is_dense;
+  const Reader place = config.at("mlp_only_layers");
+  if (!place.value().is_array()) place.expected("a list");
+  const auto& listed = place.value().as_array();
+  for (std::size_t i = 0; i < listed.size(); ++i) {
+    const Limits range{.min = 0, .max = static_cast<double>(layers - 1)};
+    is_dense[static_cast<std::size_t>(binding::read_integer(place.item(i, listed[i]), range))] = true;
+  }
+  return is_dense;
+}
+
 void require_sigmoid(const Config& config) {
   const std::string_view key = sigmoid_key.config;
   if (!config.has(key)) return;

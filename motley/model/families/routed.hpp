@@ -15,6 +15,8 @@ inline constexpr std::string_view active_experts_key = "num_experts_per_tok";
 // takes.
 Experts read_experts(const Config& config, std::initializer_list<std::string_view> count_keys, std::int64_t count,
                      std::int64_t active);
+// Layers with a dense FFN: those of `mlp_only_layers`, and of every `decoder_sparse_step` all but the last.
+std::vector<bool> read_dense_layers(const Config& config, std::int64_t layers);
 // Refuses a `scoring_func` (`expert_gating_func` of a GGUF file) other than the sigmoid.
 void require_sigmoid(const Config& config);
 // Layers become of the sparse kind, but for the dense ones, which stay of the architecture's only kind.

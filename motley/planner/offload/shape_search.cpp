@@ -62,6 +62,8 @@ std::optional<ShapeSearch::Room> ShapeSearch::room_of(const OffloadCost& cost, c
             .kv_buffers = offload_buffers * kv_bytes(kv_buffer_tokens(tokens, shape.batches))};
   if (shape.batches > 1)
     room.hidden = Buffer{"", dtype_row(weight_type_).computed_in, {limits.max_tokens, arch.hidden}}.bytes();
+  for (std::int64_t layer = 0; layer < arch.layers; ++layer)
+    room.device -= states_bytes(arch, layer, shard_, shape.batch * shape.batches);
   if (room.device < 0) return {};
   return room;
 }

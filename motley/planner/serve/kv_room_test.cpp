@@ -90,9 +90,10 @@ format = "motley.cluster/1"
 name = "box"
 devices = ["RTX 3090"]
 )");
-  const ServePlan plan = plan_serve(cluster, read_model("gpt-oss-20b"), workload_of(1500, 500),
-                                    {.objective = Objective::throughput, .weight_type = DType::mxfp4, .kv_type = DType::bf16})
-                             .plan.value();
+  const ServePlan plan =
+      plan_serve(cluster, read_model("gpt-oss-20b"), workload_of(1500, 500),
+                 {.objective = Objective::throughput, .weight_type = DType::mxfp4, .kv_type = DType::bf16})
+          .plan.value();
   EXPECT_TRUE(verify(plan).empty());
   ASSERT_EQ(plan.stages.size(), 1u);
   const Stage& stage = plan.stages[0];
@@ -103,6 +104,30 @@ devices = ["RTX 3090"]
   const std::int64_t left = memory.limit - memory.weights - memory.activations - memory.reserve - windows;
   EXPECT_EQ(stage.kv_tokens, left / (12 * 2048) / 16 * 16);
   EXPECT_EQ(memory.kv, windows + stage.kv_tokens * 12 * 2048);
+}
+
+TEST(KvRoom, DeltaNetsHaveASlotForEachSequence) {
+  const Cluster cluster = cluster_of(R"(
+format = "motley.cluster/1"
+[[machine]]
+name = "box"
+devices = ["RTX 3090*2"]
+)");
+  ServePlan plan = plan_serve(cluster, read_model("qwen3.5-35b-a3b"), workload_of(1500, 500),
+                              {.objective = Objective::throughput, .weight_type = DType::q4_k, .kv_type = DType::bf16})
+                       .plan.value();
+  EXPECT_TRUE(verify(plan).empty());
+  const Architecture& arch = plan.model.arch;
+  for (const Stage& stage : plan.stages) {
+    EXPECT_GE(stage.kv_sequences, plan.routes[0].batch);
+    const std::vector<Shard> shards = make_shards(arch, static_cast<int>(stage.devices.size()), stage.shares);
+    EXPECT_EQ(
+        plan.predicted.memory_bytes.at(stage.devices[0]).device.kv,
+        cache_bytes(arch, stage.layers, shards[0], DType::bf16, {stage.kv_tokens, stage.kv_sequences}, plan.step));
+  }
+  plan.stages[0].kv_sequences = 0;
+  ASSERT_FALSE(verify(plan).empty());
+  EXPECT_EQ(verify(plan)[0].place, "stages[0].kv_sequences");
 }
 
 TEST(KvRoom, LongRequestsMoveLayersOffTheTightDevice) {

@@ -87,14 +87,14 @@ void fill_kv(ServePlan& plan, const Route& route, std::int64_t most_tokens) {
   const std::int64_t slots = kv_slots(plan, stages, most_kv_slots(plan, route));
   std::int64_t tokens = most_tokens;
   for (Stage& stage : stages) {
-    stage.kv_sequences = stage.offload ? 0 : slots;
+    stage.kv_sequences = slots_of(plan, stage, slots);
     tokens = std::min(tokens, kv_room_tokens(plan, stage, most_tokens));
   }
   for (auto& stage : plan.stages)
     for (const auto& hop : route.path)
       if (hop.stage == stage.id) {
         stage.kv_tokens = tokens;
-        stage.kv_sequences = stage.offload ? 0 : slots;
+        stage.kv_sequences = slots_of(plan, stage, slots);
       }
 }
 
@@ -216,22 +216,24 @@ std::int64_t kv_room_tokens(const ServePlan& plan, Stage stage, std::int64_t mos
 std::int64_t kv_slots(const ServePlan& plan, const std::vector<Stage>& stages, std::int64_t most) {
   if (!has_slots(plan.model.arch)) return 0;
   const ServePoint point{plan.workload.mean_prompt_tokens(), plan.workload.mean_output_tokens(), 1, plan.step};
-  std::int64_t too_many = most + 1;
-  for (Stage stage : stages) {
-    if (stage.offload) continue;
-    stage.kv_tokens = 0;
-    const std::vector<DeviceMemory> empty = stage_memory(plan, stage);
-    std::int64_t fits = 1;
-    while (too_many - fits > 1) {
-      const std::int64_t middle = (fits + too_many) / 2, tokens = kv_tokens_of(point, middle);
-      stage.kv_sequences = middle;
-      bool all = true;
-      for (std::size_t rank = 0; rank < empty.size(); ++rank)
-        all = all && tokens_in(plan, stage, rank, free_bytes(empty[rank]), tokens) >= tokens;
-      (all ? fits : too_many) = middle;
-    }
+  const auto all_fit = [&](std::int64_t sequences) {
+    return std::ranges::all_of(stages, [&](Stage stage) {
+      stage.kv_tokens = kv_tokens_of(point, sequences);
+      stage.kv_sequences = slots_of(plan, stage, sequences);
+      return std::ranges::all_of(stage_memory(plan, stage),
+                                 [](const DeviceMemory& memory) { return free_bytes(memory) >= 0; });
+    });
+  };
+  std::int64_t fits = 1, too_many = most + 1;
+  while (too_many - fits > 1) {
+    const std::int64_t middle = (fits + too_many) / 2;
+    (all_fit(middle) ? fits : too_many) = middle;
   }
-  return too_many - 1;
+  return fits;
+}
+
+std::int64_t slots_of(const ServePlan& plan, const Stage& stage, std::int64_t slots) {
+  return stage.offload && !has_states(plan.model.arch) ? 0 : slots;
 }
 
 std::int64_t most_kv_slots(const ServePlan& plan, const Route& route) {

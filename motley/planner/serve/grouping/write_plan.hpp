@@ -24,6 +24,8 @@ std::int64_t kv_room_tokens(const ServePlan& plan, Stage stage, std::int64_t mos
 // Slots for stages that share them: as many as `most`, or as have room for requests of the workload's mean lengths. 0:
 // the model's layers need none.
 std::int64_t kv_slots(const ServePlan& plan, const std::vector<Stage>& stages, std::int64_t most);
+// Of these, those that the stage makes use of: windows do not shrink what is offloaded.
+std::int64_t slots_of(const ServePlan& plan, const Stage& stage, std::int64_t slots);
 // That run at once on a route: a full micro-batch, and where there are several stages one for each and one more.
 std::int64_t most_kv_slots(const ServePlan& plan, const Route& route);
 // What `max_batch` requests at full context need; more can never be used.

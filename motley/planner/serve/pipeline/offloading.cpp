@@ -55,12 +55,17 @@ std::vector<std::int64_t> offload_sizes(std::int64_t layers) {
 }
 
 std::optional<StreamedStage> place_offloaded(const ServeForm& form, const Architecture& arch, const TensorGroup& group,
-                                             StageEnds ends, const LayerCounts& kinds, std::int64_t kv_tokens,
+                                             StageEnds ends, const LayerCounts& kinds, const CacheRoom& caches,
                                              std::int64_t block_tokens, const MemoryTiers& tiers) {
   const Rank& rank = group.ranks.front();
   const std::int64_t layers = std::llround(sum_of_layers(kinds));
-  const std::int64_t kv_layer = kv_cache_bytes(arch, 1, group.shards.front(), group.kv_type, kv_tokens, block_tokens);
-  const std::int64_t free = rank.memory_bytes - rank.fixed_bytes[ends_index(ends)];
+  const Shard& shard = group.shards.front();
+  const std::int64_t kv_layer = kv_cache_bytes(arch, 1, shard, group.kv_type, caches.tokens, block_tokens);
+  double states = 0;
+  const std::vector<std::int64_t> of_kinds = layer_of_kinds(arch);
+  for (std::size_t kind = 0; kind < kinds.size(); ++kind)
+    states += kinds[kind] * static_cast<double>(states_bytes(arch, of_kinds[kind], shard, caches.sequences));
+  const std::int64_t free = rank.memory_bytes - rank.fixed_bytes[ends_index(ends)] - std::llround(std::ceil(states));
   // On a processor the host's memory is its own: attention there needs no copy.
   std::vector<KvHome> homes = {{.on_device = true}, {.on_device = false, .cpu_attention = true}};
   if (!tiers.is_processor) homes.push_back({.on_device = false});

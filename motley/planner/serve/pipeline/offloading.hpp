@@ -23,7 +23,7 @@ constexpr std::int64_t most_offload_sizes = 32;
 // a copy costs more of its memory's bandwidth than a read from disk, may leave them on disk. Keys and values are all on
 // the device, or all in host memory. None where it does not fit, or where it fits the device.
 std::optional<StreamedStage> place_offloaded(const ServeForm& form, const Architecture& arch, const TensorGroup& group,
-                                             StageEnds ends, const LayerCounts& kinds, std::int64_t kv_tokens,
+                                             StageEnds ends, const LayerCounts& kinds, const CacheRoom& caches,
                                              std::int64_t block_tokens, const MemoryTiers& tiers);
 
 // As a plan says it.

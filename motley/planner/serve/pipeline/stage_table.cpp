@@ -221,8 +221,8 @@ ChainProblem StageTable::problem(const ServeForm& form, const ServePoint& point,
       option.unit_size.assign(layer_kinds, 1);
       for (const StageEnds ends : all_ends)
         if (const auto placed =
-                place_offloaded(form, arch_, kind.group, ends, mean_layer_counts(arch_, kind.most_layers),
-                                caches.tokens, step_.block_tokens, *kind.tiers))
+                place_offloaded(form, arch_, kind.group, ends, mean_layer_counts(arch_, kind.most_layers), caches,
+                                step_.block_tokens, *kind.tiers))
           option.at[ends_index(ends)] = {seconds(form.streamed(kind.group, ends, *placed)), kind.most_layers};
     } else {
       LayerRoom fits = room(form, kind.group, caches, in_flight, rule);
@@ -279,7 +279,7 @@ ChainOffload StageTable::place(const ServeForm& form, const ServePoint& point, s
     if (kind.tiers)
       offload[i] =
           place_offloaded(form, arch_, kind.group, {i == 0, i + 1 == stages.size()}, layer_counts(arch_, layers[i]),
-                          kv_tokens_of(point, in_flight), step_.block_tokens, *kind.tiers);
+                          room_of(point, in_flight), step_.block_tokens, *kind.tiers);
   }
   return offload;
 }

@@ -300,13 +300,13 @@ void fill_shared_kv(const ServeProblem& problem, ServePlan& plan) {
     set.slots = kv_slots(plan, set.stages, set.slots);
     const std::int64_t most = set.routes * most_kv_tokens(plan, most_batch);
     for (Stage& stage : set.stages) {
-      stage.kv_sequences = stage.offload ? 0 : set.slots;
+      stage.kv_sequences = slots_of(plan, stage, set.slots);
       set.room = std::min(set.room, kv_room_tokens(plan, stage, most));
     }
   }
   for (auto& stage : plan.stages) {
     stage.kv_tokens = sets[root(stage.id)].room;
-    stage.kv_sequences = stage.offload ? 0 : sets[root(stage.id)].slots;
+    stage.kv_sequences = slots_of(plan, stage, sets[root(stage.id)].slots);
   }
   for (auto& route : plan.routes) {
     const Set& set = set_of(route);
