@@ -35,6 +35,8 @@ PageLayout layout_of_page(const ServePlan& plan) {
       for (const double share : stage.shares) shares.push_back(percent(share));
       made.facts.push_back(fmt::format("shares {}", fmt::join(shares, " ")));
     }
+    if (!stage.expert_shares.empty())
+      made.facts.push_back(fmt::format("experts {}", fmt::join(stage.expert_shares, " ")));
     if (stage.role != StageRole::any) made.facts.emplace_back(name_of(stage.role));
     if (stage.embedding) made.facts.emplace_back("embedding");
     if (stage.head) made.facts.emplace_back("head");

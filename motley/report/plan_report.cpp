@@ -39,10 +39,11 @@ std::string stage_types(const ServePlan& plan, const Stage& stage) {
 }
 
 std::string shares_text(const Stage& stage) {
-  if (stage.shares.empty()) return stage.devices.size() > 1 ? "equal" : "";
   std::vector<std::string> parts;
   for (const double share : stage.shares) parts.push_back(percent(share));
-  return fmt::format("{}", fmt::join(parts, " "));
+  std::string text = parts.empty() ? stage.devices.size() > 1 ? "equal" : "" : fmt::format("{}", fmt::join(parts, " "));
+  if (!stage.expert_shares.empty()) text += fmt::format(", experts {}", fmt::join(stage.expert_shares, " "));
+  return text;
 }
 
 std::string stages_table(const ServePlan& plan, const Route& route) {

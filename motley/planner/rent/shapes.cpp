@@ -176,9 +176,10 @@ ShapeMaker::Pair& ShapeMaker::pair_of(const ShapeSpec& spec) {
     for (const int degree : degrees)
       for (const int slot : {0, machine_slots - degree, machine_slots})
         if (degree <= model_.arch.heads)
-          pair.groups.try_emplace({type, degree, slot},
-                                  make_group(pair.cluster, model_.arch, devices_from(first + slot, degree), {},
-                                             weight_type_, kv_type_, options_.step));
+          pair.groups.try_emplace(
+              {type, degree, slot},
+              make_group(pair.cluster, model_.arch, devices_from(first + slot, degree), {}, weight_type_, kv_type_,
+                         options_.step, choose_expert_shares(model_.arch, degree, {}, weight_type_)));
   return pair;
 }
 

@@ -48,6 +48,7 @@ std::vector<Stage> pipeline_stages(const ServeProblem& problem, const Pipeline& 
     first = stage.layers.end;
     for (const int device : devices[i]) stage.devices.push_back(problem.cluster.devices[device].name);
     stage.shares = candidate.table->kinds()[chosen.option].shares;
+    stage.expert_shares = candidate.table->kinds()[chosen.option].expert_shares;
     stage.embedding = i == 0;
     stage.head = i + 1 == devices.size();
     stage.weight_type = problem.weights_on(devices[i]);

@@ -174,10 +174,16 @@ void StageTable::add_kind(std::vector<int> takes, int place, std::vector<double>
   const auto degree = static_cast<std::int64_t>(devices.size());
   if (degree > arch_.heads || degree > narrowest_ffn(arch_) || degree > arch_.vocabulary)
     return;  // make_shards() would refuse it
-  if (shares.empty()) shares = uneven_shares(arch_, static_cast<int>(degree));
-  StageKind kind{.takes = std::move(takes), .place = place, .shares = std::move(shares), .group = {}};
   const DType weights = weights_.on(cluster_, devices);
-  kind.group = make_group(cluster_, arch_, std::move(devices), kind.shares, weights, kv_type_, step_);
+  std::vector<std::int64_t> expert_shares = choose_expert_shares(arch_, static_cast<int>(degree), shares, weights);
+  if (shares.empty()) shares = uneven_shares(arch_, static_cast<int>(degree));
+  StageKind kind{.takes = std::move(takes),
+                 .place = place,
+                 .shares = std::move(shares),
+                 .expert_shares = std::move(expert_shares),
+                 .group = {}};
+  kind.group =
+      make_group(cluster_, arch_, std::move(devices), kind.shares, weights, kv_type_, step_, kind.expert_shares);
   kinds_.push_back(std::move(kind));
 }
 

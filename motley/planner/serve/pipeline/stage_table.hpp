@@ -24,7 +24,8 @@ enum class MemoryRule {
 struct StageKind {
   std::vector<int> takes;  // units of every class
   int place = 0;
-  std::vector<double> shares;             // empty: equal
+  std::vector<double> shares;  // empty: equal
+  std::vector<std::int64_t> expert_shares = {};
   TensorGroup group;                      // of the first such devices
   std::optional<MemoryTiers> tiers = {};  // none: all its layers are in its devices' own memory
   std::int64_t most_layers = 0;           // where there are tiers

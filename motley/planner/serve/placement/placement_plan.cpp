@@ -191,14 +191,14 @@ void add_links(const ServeProblem& problem, const NodeRates& rates, PlacementGro
 }
 
 PlacementGroups build(const ServeProblem& problem, NodeRates& rates, std::vector<std::vector<int>> groups,
-                      std::vector<std::vector<double>> shares) {
+                      std::vector<RankShares> shares) {
   PlacementGroups built;
   built.problem.layers = problem.model.arch.layers;
   built.problem.handover = problem.options.handover;
   for (std::size_t i = 0; i < groups.size(); ++i) {
     const DType weights = problem.weights_on(groups[i]);
-    TensorGroup group = make_group(problem.cluster, problem.model.arch, std::move(groups[i]), shares[i], weights,
-                                   problem.kv_type, problem.options.step);
+    TensorGroup group = make_group(problem.cluster, problem.model.arch, std::move(groups[i]), shares[i].shares, weights,
+                                   problem.kv_type, problem.options.step, shares[i].expert_shares);
     PlacementNode node = rates.node(group);
     if (node.tokens_per_s.empty()) continue;
     built.groups.push_back(std::move(group));
@@ -212,10 +212,13 @@ PlacementGroups build(const ServeProblem& problem, NodeRates& rates, std::vector
 
 PlacementGroups build(const ServeProblem& problem, NodeRates& rates, std::int64_t size) {
   std::vector<std::vector<int>> groups;
-  std::vector<std::vector<double>> shares;
+  std::vector<RankShares> shares;
   for (const auto& alike : alike_in_machines(problem))
     for (auto& devices : cut(problem, alike, size)) {
-      shares.push_back(uneven_shares(problem.model.arch, static_cast<int>(devices.size())));
+      const Architecture& arch = problem.model.arch;
+      const auto degree = static_cast<int>(devices.size());
+      shares.push_back(
+          {uneven_shares(arch, degree), choose_expert_shares(arch, degree, {}, problem.weights_on(devices))});
       groups.push_back(std::move(devices));
     }
   return build(problem, rates, std::move(groups), std::move(shares));
@@ -249,7 +252,8 @@ void add_stages(const ServeProblem& problem, const PlacementGroups& built, const
   for (const int node : order) {
     Stage stage{.id = fmt::format("s{}", ids.size()), .layers = placement[node], .devices = {}, .shares = {}};
     for (const int device : built.groups[node].devices) stage.devices.push_back(problem.cluster.devices[device].name);
-    stage.shares = built.shares[node];
+    stage.shares = built.shares[node].shares;
+    stage.expert_shares = built.shares[node].expert_shares;
     stage.embedding = first.contains(node);
     stage.head = last.contains(node);
     stage.weight_type = problem.weights_on(built.groups[node].devices);
@@ -401,12 +405,12 @@ std::vector<PlacementGroups> placement_groups(const ServeProblem& problem) {
 PlacementGroups groups_of_plan(const ServeProblem& problem, const ServePlan& plan) {
   NodeRates rates(problem);
   std::vector<std::vector<int>> groups;
-  std::vector<std::vector<double>> shares;
+  std::vector<RankShares> shares;
   std::map<int, LayerRange> ranges;  // by a group's first device
   for (const auto& stage : plan.stages) {
     groups.emplace_back();
     for (const auto& name : stage.devices) groups.back().push_back(problem.cluster.find_device(name));
-    shares.push_back(stage.shares);
+    shares.push_back({stage.shares, stage.expert_shares});
     ranges[groups.back().front()] = stage.layers;
   }
   std::set<std::string> unused;

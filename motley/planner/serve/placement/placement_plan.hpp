@@ -10,10 +10,16 @@
 
 namespace motley {
 
+// As a stage of a plan has them.
+struct RankShares {
+  std::vector<double> shares = {};
+  std::vector<std::int64_t> expert_shares = {};
+};
+
 // The devices as nodes of a placement problem, with structured starts.
 struct PlacementGroups {
   std::vector<TensorGroup> groups;
-  std::vector<std::vector<double>> shares;  // of every group; empty: equal
+  std::vector<RankShares> shares;  // of every group
   PlacementProblem problem;
   std::vector<PlacedFlow> starts;  // the greatest flow first
 };
