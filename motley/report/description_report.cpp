@@ -98,9 +98,9 @@ std::string model_report(const Model& model) {
   const auto with_delta = std::ranges::find_if(a.kinds, [](const LayerKind& kind) { return bool(kind.delta); });
   if (with_delta != a.kinds.end()) {
     const DeltaNet& delta = with_delta->delta;
-    table.add({"delta nets",
-               fmt::format("{} layers of {} key heads of {}, {} value heads of {}", a.layers - attention_layers(a),
-                           delta.key_heads, delta.key_dim, delta.value_heads, delta.value_dim)});
+    table.add({"delta nets", fmt::format("in {} of the layers: {} key heads of {}, {} value heads of {}",
+                                         a.layers - attention_layers(a), delta.key_heads, delta.key_dim,
+                                         delta.value_heads, delta.value_dim)});
   }
   const std::vector<std::int64_t> counts = kind_counts(a, {0, a.layers});
   for (std::size_t kind = 0; kind < counts.size(); ++kind) {

@@ -20,7 +20,9 @@ SMOOTH = {"opt": dict(activation_function="gelu"), "opt-projected-post-norm": di
           **{name: dict(deviation=0.05) for name in ("mixtral", "qwen3-moe", "qwen3-moe-shares-of-all", "glm4-moe")}}
 TOKENS_SEED = {"mixtral": 100, "qwen3-moe": 104, "qwen3-moe-shares-of-all": 104, "glm4-moe": 102}
 REFUSED = {"minimax-m2": "layer 0: its norms of queries and keys are over all heads together",
-           "gpt-oss": "layer 0: its attention has sinks"}
+           "gpt-oss": "layer 0: its attention has sinks",
+           "qwen3-next": "layer 0: it is a gated delta net", "qwen3.5": "layer 1: it is a gated delta net",
+           "qwen3.5-moe": "layer 0: it is a gated delta net"}
 
 
 def parts(rng, total, count):
