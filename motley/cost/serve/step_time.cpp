@@ -80,9 +80,10 @@ double StageTime::seconds(const StepLoad& load) const {
     const Roofline products{rank.weights_s + touched * rank.experts_s, load.tokens * rank.token_s, rank.in_turn};
     const Roofline head{heads * rank.head_s, load.logits * rank.logit_s, rank.in_turn};
     const double deviation = products.by_memory() ? touched_deviation(rank.experts, rank.held_experts, touched) : 0;
-    const UncertainTime rank_s{products.seconds() + load.tokens * rank.element_s +
-                                   std::max(cached * rank.cached_s + load.decoding() * rank.state_s, attended * rank.attended_s),
-                               deviation * rank.experts_s};
+    const UncertainTime rank_s{
+        products.seconds() + load.tokens * rank.element_s +
+            std::max(cached * rank.cached_s + load.decoding() * rank.state_s, attended * rank.attended_s),
+        deviation * rank.experts_s};
     kind_s = kind_s ? larger_of(*kind_s, rank_s) : rank_s;
     head_s = std::max(head_s, head.seconds());
   }

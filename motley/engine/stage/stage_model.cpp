@@ -524,9 +524,8 @@ Tensor StageModel::forward(const Step& step, const Tensor& incoming, const std::
   };
   // Steps of one token per sequence differ in numbers on the device alone; sums over ranks pass through the host, and
   // blocks that stream are waited for.
-  const bool repeats =
-      m.spec.degree == 1 && !m.spec.offload && !has_states(m.spec.arch) && std::ssize(sequences) == count &&
-      step.answer == Answer::tokens;
+  const bool repeats = m.spec.degree == 1 && !m.spec.offload && !has_states(m.spec.arch) &&
+                       std::ssize(sequences) == count && step.answer == Answer::tokens;
   m.experts_taken.clear();
   const auto run = [&] {
     for (const MicroBatch& batch : batches) {
