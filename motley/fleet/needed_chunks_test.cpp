@@ -238,6 +238,8 @@ class RandomModelTest : public NeededChunksTest {
     writer.set_text("general.architecture", "llama");
     writer.set_u32("llama.attention.head_count", static_cast<std::uint32_t>(arch.heads));
     writer.set_u32("llama.attention.head_count_kv", static_cast<std::uint32_t>(arch.kv_heads));
+    if (const std::int64_t experts = arch.kinds.front().experts.count; experts > 0)
+      writer.set_u32("llama.expert_count", static_cast<std::uint32_t>(experts));
     std::vector<TensorSpec> tensors = part_tensors(arch, whole_model(arch));
     std::erase_if(tensors, [](const TensorSpec& tensor) { return tensor.expert > 0; });  // the first stands for all
     for (TensorSpec& tensor : tensors) {
@@ -319,14 +321,14 @@ TEST_F(RandomModelTest, AWorkerReadsTheSameFromWhatItNeedsOfSafetensors) {
 // Of whole experts no chunk of another rank's alone, whether each has tensors of its own or all are one.
 TEST_F(RandomModelTest, AWorkerReadsTheSameFromWhatItNeedsOfItsExperts) {
   const Architecture arch = read_architecture(
-      parse_json(R"({"model_type": "mixtral", "vocab_size": 16384, "hidden_size": 256, "intermediate_size": 2048,
-                     "num_hidden_layers": 3, "num_attention_heads": 4, "num_key_value_heads": 2,
+      parse_json(R"({"model_type": "mixtral", "vocab_size": 16384, "hidden_size": 256, "intermediate_size": 8192,
+                     "num_hidden_layers": 2, "num_attention_heads": 4, "num_key_value_heads": 2,
                      "num_local_experts": 6, "num_experts_per_tok": 2, "torch_dtype": "bfloat16"})",
                  "config.json"),
       "config.json");
   ServePlan plan = plan_over(arch, {2});
   const auto check = [&](const fs::path& model) {
-    check_plans(arch, model, 8);
+    check_plans(arch, model, 3);
     const ModelManifest manifest = make_manifest(model);
     const auto needed = [&](std::vector<std::int64_t> shares) {
       plan.stages[0].expert_shares = std::move(shares);

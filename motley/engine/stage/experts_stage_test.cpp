@@ -94,7 +94,7 @@ TEST_P(ExpertsStageTest, ARequestDoesNotDependOnItsCompany) {
   }
 }
 
-// Two of six for each token in each layer that has experts, the same alone and in company; other steps tell none.
+// Two of eight for each token in each layer that has experts, the same alone and in company; other steps tell none.
 TEST_P(ExpertsStageTest, TellsTheExpertsThatAStepTook) {
   StageModel model(spec_, folder_, nullptr, cpu_device());
   const auto taken_by = [&](std::vector<StepSequence> sequences, Answer answer) {
@@ -115,7 +115,7 @@ TEST_P(ExpertsStageTest, TellsTheExpertsThatAStepTook) {
     for (std::size_t token = 0; token < 20; ++token) {
       EXPECT_NE(experts[2 * token], experts[2 * token + 1]);
       for (const std::int32_t expert : {experts[2 * token], experts[2 * token + 1]})
-        EXPECT_TRUE(expert >= 0 && expert < 6);
+        EXPECT_TRUE(expert >= 0 && expert < 8);
     }
     const std::vector<std::int32_t>& of_both = together[i].experts;
     ASSERT_EQ(of_both.size(), 25u * 2);

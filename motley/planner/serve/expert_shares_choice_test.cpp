@@ -51,8 +51,8 @@ ServePlan planned(const std::string& devices, DType weights, Objective objective
   return outcome.plan.value_or(ServePlan{});
 }
 
-// No other division of the experts among the devices of its only stage takes notably less time: neither of whole ones,
-// nor of their columns, which the rule gives up where a device would have over 1.05 times its share.
+// No other division of the experts among the devices of its only stage takes less time by the 5 % for which the rule
+// gives columns up: neither of whole ones, nor of these.
 void expect_best_division(const ServePlan& plan) {
   ASSERT_EQ(plan.stages.size(), 1U);
   EXPECT_TRUE(verify(plan).empty());
@@ -78,7 +78,7 @@ void expect_best_division(const ServePlan& plan) {
     }
   };
   try_all(try_all, {}, 128);
-  EXPECT_LT(latency_s(stage.expert_shares), 1.03 * least);
+  EXPECT_LT(latency_s(stage.expert_shares), 1.05 * least);
 }
 
 // 768 columns are three blocks of 256, of which one of two equal devices would have two.
