@@ -77,7 +77,8 @@ def model(architecture, down, rest="F16", tokenizer=None, more=(), factors=None,
             *((f"{architecture}.{name}", kind, given) for name, kind, given in more), *tokenizer_keys]
     head = HIDDEN // HEADS
     attention = {"attn_q": (HIDDEN, HIDDEN), "attn_k": (HIDDEN, head), "attn_v": (HIDDEN, head), "attn_output": (HIDDEN, HIDDEN)}
-    states = {"attn_qkv": (HIDDEN, 8), "attn_gate": (HIDDEN, 4), "ssm_alpha": (HIDDEN, 2), "ssm_beta": (HIDDEN, 2), "ssm_out": (4, HIDDEN)}
+    rates = {"ssm_ba": (HIDDEN, 4)} if architecture == "qwen3next" else {"ssm_alpha": (HIDDEN, 2), "ssm_beta": (HIDDEN, 2)}
+    states = {"attn_qkv": (HIDDEN, 8), "attn_gate": (HIDDEN, 4), **rates, "ssm_out": (4, HIDDEN)}
     shapes = {**(states if delta_net else attention),
               **({} if experts else {"ffn_gate": (HIDDEN, FFN), "ffn_up": (HIDDEN, FFN)})}
     ffn = [("blk.0.ffn_gate_inp.weight", (HIDDEN, experts), "F32"), ("blk.0.ffn_gate_exps.weight", (HIDDEN, FFN, experts), rest),
@@ -106,6 +107,8 @@ YARN = [("rope.scaling.type", STRING, "yarn"), ("rope.scaling.factor", F32, 4.0)
         ("rope.scaling.original_context_length", U32, 16)]
 ROUTED = [("expert_count", U32, 3), ("expert_used_count", U32, 2), ("expert_feed_forward_length", U32, FFN)]
 OF_HEADS = dict(attn_q_norm=HIDDEN // HEADS, attn_k_norm=HIDDEN // HEADS)
+STATES = [("ssm.conv_kernel", U32, 4), ("ssm.state_size", U32, 2), ("ssm.group_count", U32, 1), ("ssm.time_step_rank", U32, 2),
+          ("ssm.inner_size", U32, 4), ("attention.recurrent_layers", ARRAY, (BOOL, [True])), ("rope.dimension_count", U32, 2)]
 SEEDS = {
     **{f"llama-{name}": lambda name=name: model("llama", name, rest="F32" if name == "F32" else "F16") for name in TYPES},
     "llama-scaled": lambda: model("llama", "Q6_K", tokenizer=byte_pairs("llama-bpe"), factors=[1.0]),
@@ -125,12 +128,14 @@ SEEDS = {
     "gemma3": lambda: model("gemma3", "Q6_K", norms=dict(**OF_HEADS, post_attention_norm=HIDDEN, post_ffw_norm=HIDDEN),
                             more=[("attention.sliding_window", U32, 8), ("rope.freq_base_swa", F32, 1e4),
                                   ("rope.scaling.type", STRING, "linear"), ("rope.scaling.factor", F32, 8.0)]),
+    "qwen3.5": lambda: model("qwen35", "Q6_K", tokenizer=byte_pairs("qwen35"), delta_net=True, ffn_norm="post_attention_norm", more=STATES),
     "qwen3.5-moe": lambda: model("qwen35moe", "Q4_K", tokenizer=byte_pairs("qwen35"), experts=3, shared=True, delta_net=True,
                                  ffn_norm="post_attention_norm", more=[
-                                     *ROUTED, ("expert_shared_feed_forward_length", U32, FFN), ("ssm.conv_kernel", U32, 4),
-                                     ("ssm.state_size", U32, 2), ("ssm.group_count", U32, 1), ("ssm.time_step_rank", U32, 2),
-                                     ("ssm.inner_size", U32, 4), ("attention.recurrent_layers", ARRAY, (BOOL, [True])),
-                                     ("rope.dimension_count", U32, 2), ("rope.dimension_sections", ARRAY, (5, [1, 0, 0, 0]))]),
+                                     *STATES, *ROUTED, ("expert_shared_feed_forward_length", U32, FFN),
+                                     ("rope.dimension_sections", ARRAY, (5, [1, 0, 0, 0]))]),
+    "qwen3-next": lambda: model("qwen3next", "Q5_K", tokenizer=byte_pairs("qwen2"), experts=3, shared=True, delta_net=True,
+                                ffn_norm="post_attention_norm",
+                                more=[*STATES, *ROUTED, ("expert_shared_feed_forward_length", U32, FFN)]),
     "minimax-m2": lambda: model("minimax-m2", "Q8_0", tokenizer=byte_pairs("minimax-m2"), experts=3, selection_bias=True,
                                 norms=dict(attn_q_norm=HIDDEN, attn_k_norm=HIDDEN // HEADS),
                                 more=[*ROUTED, ("expert_gating_func", U32, 2), ("rope.dimension_count", U32, 2)]),
