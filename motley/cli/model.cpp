@@ -118,7 +118,7 @@ void add_model(CLI::App& parent, Action& action) {
       ->check(CLI::NonNegativeNumber);
   memory_verb
       ->add_option("--kv-sequences", options->caches.sequences,
-                   "Sequences at once, of which layers with a window keep that alone (default 0: they keep all)")
+                   "Slots for sequences, for windows and states (default 0: windows are whole)")
       ->check(CLI::Range(0, 1 << 20));
   memory_verb->add_option("--max-tokens", options->step.max_tokens, "Most tokens in one step (default 512)")
       ->check(CLI::Range(1, 1 << 20));

@@ -44,6 +44,11 @@ class StateStageTest : public ::testing::Test {
     return model.logits(step, model.forward(step, {})).clone();
   }
 
+  // Rates and gates are computed by ATen, whose last bit depends on how many rows a step has.
+  static void expect_close(const at::Tensor& real, const at::Tensor& expected) {
+    EXPECT_LT((real - expected).abs().max().item<double>(), 1e-5 * expected.std().item<double>());
+  }
+
   std::filesystem::path folder_;
   StageSpec spec_{.layers = {0, 4},
                   .embedding = true,
@@ -69,10 +74,10 @@ TEST_F(StateStageTest, ARequestDoesNotDependOnWhoHadItsSlot) {
   const at::Tensor expected = logits_of(alone, {2, 0, {rows(1, 0, 30, 1)}}),
                    other = logits_of(alone, {3, 0, {rows(2, 3, 0, 17)}});
   logits_of(together, {1, 0, {rows(1, 4, 0, 20), rows(3, 1, 0, 9)}});
-  EXPECT_TRUE(logits_of(together, {2, 0, {rows(3, 1, 9, 1), rows(2, 4, 0, 17)}})[1].equal(other[0]));
+  expect_close(logits_of(together, {2, 0, {rows(3, 1, 9, 1), rows(2, 4, 0, 17)}})[1], other[0]);
   logits_of(together, {3, 0, {rows(1, 0, 0, 13), rows(2, 4, 17, 1)}});
   logits_of(together, {4, 0, {rows(2, 4, 18, 1), rows(1, 0, 13, 17)}});
-  EXPECT_TRUE(logits_of(together, {5, 0, {rows(2, 4, 19, 1), rows(1, 0, 30, 1)}})[1].equal(expected[0]));
+  expect_close(logits_of(together, {5, 0, {rows(2, 4, 19, 1), rows(1, 0, 30, 1)}})[1], expected[0]);
 }
 
 // There is no going on without the state of the last token.
