@@ -321,7 +321,7 @@ def test_doctor_says_what_gpus_have_room_for(motley, tmp_path):
     result = subprocess.run([motley, "doctor", "--json"], capture_output=True, text=True, timeout=60,
                             env=os.environ | {"LD_LIBRARY_PATH": str(tmp_path)})
     findings = {finding["what"]: finding["detail"] for finding in json.loads(result.stdout)["findings"]}
-    assert findings["gpu 1"] == ("Stub 1, 20.0 GiB free of 24.0 GiB, compute capability 8.6, room for qwen3-8b in bf16 or qwen3-32b in q4_k")
+    assert findings["gpu 1"] == ("Stub 1, 20.0 GiB free of 24.0 GiB, compute capability 8.6, room for qwen3.5-9b in bf16 or qwen3.5-35b-a3b in q4_k")
 
 
 def test_doctor_misses_a_worker(motley, tmp_path):

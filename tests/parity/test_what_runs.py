@@ -22,7 +22,7 @@ BEGIN, END = "<!-- generated: begin -->\n", "<!-- generated: end -->"
 def entries():
     """Each family's name, and whether it has a form in GGUF, as its own file says."""
     texts = [path.read_text() for path in sorted((ROOT / "motley/model/families").glob("*.cpp"))]
-    return {name: "GgufForm{" in rest for text in texts for name, rest in re.findall(r'const Family \w+ = \{\s+\.name = "(\w+)",(.*?)\n\};', text, re.S)}
+    return {name: ".gguf = {}," not in rest for text in texts for name, rest in re.findall(r'const Family \w+ = \{\s+\.name = "(\w+)",(.*?)\n\};', text, re.S)}
 
 
 FAMILIES = entries()
