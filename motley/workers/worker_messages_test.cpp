@@ -97,12 +97,12 @@ TEST(Messages, TooLargeIsRefusedBeforeItIsSent) {
 
 TEST(Messages, AnotherVersionIsNamed) {
   std::string bytes = encode(Stop{});
-  bytes[0] = 12;
+  bytes[0] = 13;
   try {
     decode(bytes);
     FAIL();
   } catch (const Error& error) {
-    EXPECT_STREQ(error.what(), "a message of protocol version 12, this program speaks 11");
+    EXPECT_STREQ(error.what(), "a message of protocol version 13, this program speaks 12");
   }
 }
 
