@@ -86,8 +86,8 @@ void hand_over(const CacheHandover& handover, int rank, std::uint64_t epoch, Wor
   const auto refuse = [](const std::string& what) {
     throw Error(ErrorCode::peer, "the launch hands over keys and values: " + what);
   };
-  if (std::ranges::min(handover.blocks) < 0 || (!handover.slots.empty() && std::ranges::min(handover.slots) < 0))
-    refuse("of a block or slot below 0");
+  if (std::ranges::min(handover.blocks) < 0) refuse("of a block below 0");
+  if (!handover.slots.empty() && std::ranges::min(handover.slots) < 0) refuse("of a slot below 0");
   for (const CacheMove& move : handover.moves) {
     if (move.from < 0 || move.from >= workers.size() || move.to < 0 || move.to >= workers.size() ||
         move.from == move.to)
