@@ -584,7 +584,7 @@ TEST(Worker, RefusesToHandOverWhatIsNotThere) {
   const ServePlan plan = plan_of({{3, {1}}, {5, {1}}});
   for (const auto& [handover, cause] : {std::pair(CacheHandover{{{3, 0, 7}}, {0}}, "from worker 0 to worker 7 of 2"),
                                         std::pair(CacheHandover{{{0, 0, 1}}, {0}}, "layer 0 is not this worker's"),
-                                        std::pair(CacheHandover{{{3, 0, 1}}, {-1}}, "a block or slot below 0"),
+                                        std::pair(CacheHandover{{{3, 0, 1}}, {-1}}, "a block below 0"),
                                         std::pair(CacheHandover{{{3, 0, 1}}, {4000}}, "of block 4000")}) {
     Deployment deployment(plan, "tcp");
     deployment.wait_until_ready();
