@@ -96,10 +96,10 @@ const Value* path(const Value* value, std::initializer_list<std::string_view> ke
   return value;
 }
 
-void take_chunk(const Value& chunk, StreamedReply& reply, const OnText& on_text, const OnText& on_reasoning) {
+void take_chunk(const Value& chunk, StreamedReply& reply, const TakeText& on_text, const TakeText& on_reasoning) {
   if (const Value* error = path(&chunk, {"error", "message"}); error && error->is_string())
     throw Error(ErrorCode::peer, shortened(error->as_string(), most_message_bytes));
-  const auto take = [](const Value* text, std::string& whole, const OnText& on) {
+  const auto take = [](const Value* text, std::string& whole, const TakeText& on) {
     if (text == nullptr || !text->is_string() || text->as_string().empty()) return;
     whole += text->as_string();
     on(text->as_string());
@@ -151,8 +151,8 @@ Value http_post(const ServerAddress& server, const std::string& path, const Valu
 
 namespace {
 
-StreamedReply stream(const ServerAddress& server, const char* path, Value request, const OnText& on_text,
-                     const OnText& on_reasoning) {
+StreamedReply stream(const ServerAddress& server, const char* path, Value request, const TakeText& on_text,
+                     const TakeText& on_reasoning) {
   request.set("stream", true);
   request.set("stream_options", Value::object({{"include_usage", true}}));
   const Instant start = Clock::now();
@@ -182,12 +182,12 @@ StreamedReply stream(const ServerAddress& server, const char* path, Value reques
 
 }  // namespace
 
-StreamedReply stream_chat(const ServerAddress& server, Value request, const OnText& on_text,
-                          const OnText& on_reasoning) {
+StreamedReply stream_chat(const ServerAddress& server, Value request, const TakeText& on_text,
+                          const TakeText& on_reasoning) {
   return stream(server, "/v1/chat/completions", std::move(request), on_text, on_reasoning);
 }
 
-StreamedReply stream_completion(const ServerAddress& server, Value request, const OnText& on_text) {
+StreamedReply stream_completion(const ServerAddress& server, Value request, const TakeText& on_text) {
   return stream(server, "/v1/completions", std::move(request), on_text, [](std::string_view) {});
 }
 

@@ -36,13 +36,13 @@ struct StreamedReply {
   double total_s = 0;
 };
 
-using OnText = std::function<void(std::string_view)>;
+using TakeText = std::function<void(std::string_view)>;
 
 // Streams an answer of /v1/chat/completions: `request` is its body without the streaming keys; `on_text` and
 // `on_reasoning` get each piece as it comes.
-StreamedReply stream_chat(const ServerAddress& server, Value request, const OnText& on_text,
-                          const OnText& on_reasoning);
+StreamedReply stream_chat(const ServerAddress& server, Value request, const TakeText& on_text,
+                          const TakeText& on_reasoning);
 // The same of /v1/completions.
-StreamedReply stream_completion(const ServerAddress& server, Value request, const OnText& on_text);
+StreamedReply stream_completion(const ServerAddress& server, Value request, const TakeText& on_text);
 
 }  // namespace motley

@@ -56,7 +56,7 @@ TEST(Reasoning, TagsAreFoundAcrossBorders) {
       {"Plain <think>text</think>", "", "Plain <think>text</think>"},
       {" Plain", "", " Plain"},
       {"<thin ice", "", "<thin ice"},
-      {"<think>never ends </thi", "never ends </thi", ""},
+      {"<think>never ends </think", "never ends </think", ""},
       {"Answer", "", "Answer", "<|im_start|>assistant\n<think>\n\n</think>\n\n"},
       {"<", "", "<"},
       {"", "", ""},
