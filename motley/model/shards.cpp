@@ -287,14 +287,17 @@ std::vector<std::int64_t> choose_expert_shares(const Architecture& arch, int deg
   const std::vector<double> parts = normalised(shares, ranks);
   const std::vector<Shard> shards = make_shards(arch, degree, shares, weight_type), whole = make_shards(arch, 1);
   for (const std::int64_t layer : layer_of_kinds(arch)) {
-    const auto bytes = [&](const Shard& shard) {  // of its experts
+    std::vector<TensorSpec> of_experts = block_tensors(arch, layer);
+    std::erase_if(of_experts, [](const TensorSpec& tensor) { return tensor.experts == 0; });
+    const auto bytes = [&](const Shard& shard) {
       std::int64_t sum = 0;
-      for (const TensorSpec& tensor : block_tensors(arch, layer))
-        if (tensor.experts > 0) sum += held_bytes(slice_of(arch, tensor, shard), held_type(arch, tensor, weight_type));
+      for (const TensorSpec& tensor : of_experts)
+        sum += held_bytes(slice_of(arch, tensor, shard), held_type(arch, tensor, weight_type));
       return static_cast<double>(sum);
     };
+    const double of_all = bytes(whole.front());
     for (std::size_t rank = 0; rank < ranks; ++rank)
-      if (bytes(shards[rank]) > most_of_share * parts[rank] * bytes(whole.front())) return apportion(count, parts);
+      if (bytes(shards[rank]) > most_of_share * parts[rank] * of_all) return apportion(count, parts);
   }
   return {};
 }

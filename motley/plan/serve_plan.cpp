@@ -79,8 +79,7 @@ CacheRoom cache_room(const Stage& stage) { return {stage.kv_tokens, stage.offloa
 std::int64_t tokens_in(const ServePlan& plan, const Stage& stage, std::size_t rank, std::int64_t bytes,
                        std::int64_t most) {
   const Architecture& arch = plan.model.arch;
-  const Shard shard =
-      make_shards(arch, static_cast<int>(stage.devices.size()), stage.shares, stage.weight_type).at(rank);
+  const Shard shard = stage_shards(arch, stage).at(rank);
   CacheRoom room = cache_room(stage);
   std::int64_t fits = 0, too_many = most / plan.step.block_tokens + 1;  // blocks
   while (too_many - fits > 1) {
