@@ -37,8 +37,8 @@ Model dense_like(const Model& mixture) {
                                 {"hidden_size", arch.hidden},
                                 {"intermediate_size", columns},
                                 {"num_attention_heads", arch.heads},
-                                {"num_key_value_heads", arch.kv_heads},
-                                {"head_dim", arch.head_dim},
+                                {"num_key_value_heads", arch.kinds.front().kv_heads},
+                                {"head_dim", arch.kinds.front().head_dim},
                                 {"vocab_size", arch.vocabulary},
                                 {"max_position_embeddings", arch.context},
                                 {"torch_dtype", "bfloat16"}});

@@ -126,6 +126,11 @@ void GgufWriter::set_i32s(std::string_view name, const std::vector<std::int32_t>
   put_array(metadata_, stored_i32, values);
 }
 
+void GgufWriter::set_bools(std::string_view name, const std::vector<bool>& values) {
+  key(name, stored_array);
+  put_array(metadata_, stored_bool, std::vector<std::uint8_t>(values.begin(), values.end()));
+}
+
 void GgufWriter::set_f32s(std::string_view name, const std::vector<float>& values) {
   key(name, stored_array);
   put_array(metadata_, stored_f32, values);

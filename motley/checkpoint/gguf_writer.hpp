@@ -21,6 +21,7 @@ class GgufWriter {
   void set_text(std::string_view key, std::string_view value);
   void set_texts(std::string_view key, const std::vector<std::string>& values);
   void set_i32s(std::string_view key, const std::vector<std::int32_t>& values);
+  void set_bools(std::string_view key, const std::vector<bool>& values);
   void set_f32s(std::string_view key, const std::vector<float>& values);
 
   // Announces a tensor of a type of gguf_types(); the last size of the shape counts the values of a row.

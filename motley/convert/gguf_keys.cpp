@@ -63,7 +63,13 @@ bool has_windows_of(const Architecture& arch, std::int64_t period) {
   return true;
 }
 
-void set_integers(std::string_view key, const Value& list, GgufWriter& writer) {
+// Of integers, or of flags.
+void set_list(std::string_view key, const Value& list, GgufWriter& writer) {
+  if (!list.as_array().empty() && list.as_array().front().is_bool()) {
+    std::vector<bool> flags;
+    for (const Value& item : list.as_array()) flags.push_back(item.as_bool());
+    return writer.set_bools(key, flags);
+  }
   std::vector<std::int32_t> values;
   for (const Value& item : list.as_array()) values.push_back(static_cast<std::int32_t>(item.as_integer()));
   writer.set_i32s(key, values);
@@ -80,10 +86,13 @@ void write_architecture(const Model& model, DType type, GgufWriter& writer) {
     if (const std::string what = form->has_no_key_for(arch); !what.empty()) no_key_for(model, what);
   const bool windowed = std::ranges::count(form->keys, "attention.sliding_window", &GgufKey::gguf) > 0;
   if (!windowed && widest_window(arch) > 0) no_key_for(model, "a sliding window of this family");
-  if (!has_windows_of(arch, form->full_period)) no_key_for(model, "windows of other layers than this family's");
+  if (!form->windows_by_layer && !has_windows_of(arch, form->full_period)) no_key_for(model, "windows of other layers than this family's");
   const std::string architecture(form->architecture), prefix = architecture + ".";
   const auto size = [&](std::string_view key, std::int64_t value) {
     writer.set_u32(fmt::format("{}{}", prefix, key), static_cast<std::uint32_t>(value));
+  };
+  const auto usual_size = [&](std::string_view key, std::int64_t value) {
+    if (std::ranges::count(form->keys, key, &GgufKey::gguf) == 0) size(key, value);
   };
   writer.set_text("general.architecture", architecture);
   writer.set_text("general.type", "model");
@@ -96,12 +105,13 @@ void write_architecture(const Model& model, DType type, GgufWriter& writer) {
        arch.rotaries.front().scaling == RotaryScaling::linear ? arch.rotaries.front().original_context : arch.context);
   size("embedding_length", arch.hidden);
   const auto dense = std::ranges::find(arch.kinds, 0, [](const LayerKind& kind) { return kind.experts.count; });
-  size("feed_forward_length", (dense != arch.kinds.end() ? *dense : arch.kinds.front()).ffn);
+  usual_size("feed_forward_length", (dense != arch.kinds.end() ? *dense : arch.kinds.front()).ffn);
   size("attention.head_count", arch.heads);
-  size("attention.head_count_kv", arch.kv_heads);
-  size("attention.key_length", arch.head_dim);
-  size("attention.value_length", arch.head_dim);
-  size("rope.dimension_count", rotated_dimensions(arch.rotaries.front(), arch.head_dim));
+  const LayerKind& kind = arch.kinds.front();
+  usual_size("attention.head_count_kv", kind.kv_heads);
+  usual_size("attention.key_length", kind.head_dim);
+  usual_size("attention.value_length", kind.head_dim);
+  usual_size("rope.dimension_count", rotated_dimensions(arch.rotaries.front(), kind.head_dim));
   size("vocab_size", arch.vocabulary);
   writer.set_f32(prefix + "attention.layer_norm_rms_epsilon", static_cast<float>(arch.norm_epsilon));
   for (const GgufKey& key : form->keys) {
@@ -111,7 +121,7 @@ void write_architecture(const Model& model, DType type, GgufWriter& writer) {
     else if (value.is_bool())
       writer.set_bool(fmt::format("{}{}", prefix, key.gguf), value.as_bool());
     else if (value.is_array())
-      set_integers(fmt::format("{}{}", prefix, key.gguf), value, writer);
+      set_list(fmt::format("{}{}", prefix, key.gguf), value, writer);
     else if (value.is_number())
       writer.set_f32(fmt::format("{}{}", prefix, key.gguf), static_cast<float>(value.as_number()));
   }
@@ -119,11 +129,18 @@ void write_architecture(const Model& model, DType type, GgufWriter& writer) {
 }
 
 std::vector<float> frequency_factors(const Architecture& arch) {
+  constexpr float never_turns = 1e30F;
   const Rotary& rotary = arch.rotaries.front();
-  if (rotary.scaling != RotaryScaling::llama3) return {};
+  const auto kind = std::ranges::find(arch.kinds, 0, &LayerKind::rotary);
+  const std::int64_t dimensions =
+      rotated_dimensions(rotary, (kind != arch.kinds.end() ? *kind : arch.kinds.front()).head_dim);
   std::vector<float> factors;
-  for (const double divisor : llama3_divisors(rotary, rotated_dimensions(rotary, arch.head_dim)))
-    factors.push_back(static_cast<float>(divisor));
+  if (rotary.scaling == RotaryScaling::llama3) {
+    for (const double divisor : llama3_divisors(rotary, dimensions)) factors.push_back(static_cast<float>(divisor));
+  } else if (rotary.turning < 1) {
+    factors.assign(static_cast<std::size_t>(turning_pairs(rotary, dimensions)), 1);
+    factors.resize(static_cast<std::size_t>(dimensions / 2), never_turns);
+  }
   return factors;
 }
 

@@ -127,7 +127,7 @@ void set_order(const Architecture& arch, const PackedNames* packed, bool in_pair
                                                  : std::vector<std::int64_t>();
     for (std::int64_t place = 0; place < rows; ++place)
       tensor.rows.push_back({spec, !places.empty() ? places[static_cast<std::size_t>(place)]
-                                   : in_pairs      ? paired_row(place, arch.head_dim)
+                                   : in_pairs      ? paired_row(place, arch.kinds[first.kind].head_dim)
                                                    : place});
   }
 }

@@ -237,7 +237,7 @@ class RandomModelTest : public NeededChunksTest {
     GgufWriter writer;
     writer.set_text("general.architecture", "llama");
     writer.set_u32("llama.attention.head_count", static_cast<std::uint32_t>(arch.heads));
-    writer.set_u32("llama.attention.head_count_kv", static_cast<std::uint32_t>(arch.kv_heads));
+    writer.set_u32("llama.attention.head_count_kv", static_cast<std::uint32_t>(arch.kinds.front().kv_heads));
     if (const std::int64_t experts = arch.kinds.front().experts.count; experts > 0)
       writer.set_u32("llama.expert_count", static_cast<std::uint32_t>(experts));
     std::vector<TensorSpec> tensors = part_tensors(arch, whole_model(arch));

@@ -48,7 +48,8 @@ struct RouterRule {
   bool selection_bias = false;  // added to the scores for the choice alone: shares are made of the scores without it
   bool normalise = false;       // shares are divided by their sum and `epsilon`
   double epsilon = 0;
-  double factor = 1;  // on the shares
+  double factor = 1;            // on the shares
+  bool expert_factors = false;  // learned ones on them, of each expert
   bool operator==(const RouterRule&) const = default;
 };
 
@@ -60,6 +61,8 @@ struct Experts {
   RouterRule router = {};
   std::int64_t shared_ffn = 0;  // columns of an FFN that all tokens pass, too, with a share of 1; 0: there is none
   bool shared_gate = false;     // whose share is the sigmoid of one more product instead
+  // Each of the two has norms of its own before and behind, and the router a third, whose output counts for hidden^-1/2.
+  bool own_norms = false;
   bool operator==(const Experts&) const = default;
 };
 
@@ -86,7 +89,10 @@ struct DeltaNet {
 
 // What may differ from layer to layer.
 struct LayerKind {
-  std::int64_t window = 0;  // positions a token looks back on, itself included; 0: full attention
+  std::int64_t kv_heads = 0;  // as many query heads for each
+  std::int64_t head_dim = 0;
+  bool keys_are_values = false;  // values are what keys are before their norm and rotation: no product makes them
+  std::int64_t window = 0;       // positions a token looks back on, itself included; 0: full attention
   std::size_t rotary = 0;   // which of the model's rules its heads are rotated by
   std::int64_t ffn = 0;     // columns of the FFN, or of each expert
   Experts experts;
@@ -102,9 +108,7 @@ struct Architecture {
   std::string family;  // model_type: llama, mixtral, qwen3_moe, ...
   std::int64_t layers = 0;
   std::int64_t hidden = 0;
-  std::int64_t heads = 0;
-  std::int64_t kv_heads = 0;
-  std::int64_t head_dim = 0;
+  std::int64_t heads = 0;  // that ask, in each layer
   std::vector<LayerKind> kinds = {LayerKind()};
   std::vector<std::uint16_t> kind_of_layer;  // indices of `kinds`; empty: all layers are of the first
   std::int64_t vocabulary = 0;
@@ -115,6 +119,8 @@ struct Architecture {
   bool final_norm = true;
   bool output_norms = false;  // of what attention and FFN make, before it is added (Gemma)
   QkNorm qk_norm = QkNorm::none;
+  bool value_norm = false;     // RMS of each head's values, without weights
+  bool layer_factors = false;  // a learned one of what leaves each layer
   bool qkv_bias = false;
   bool output_bias = false;  // of the attention's output projection
   bool output_gate = false;  // attention's output, times the sigmoid of as many rows behind each head's of `q`
@@ -130,6 +136,7 @@ struct Architecture {
   std::int64_t position_rows = 0;    // rows of the learned table
   std::int64_t embedding_dim = 0;    // of a token embedding that is projected to `hidden` (OPT-350m); 0: none is
   double embedding_factor = 1;       // of what is looked up
+  double logit_cap = 0;              // c: logits become c tanh(logits / c); 0: they stay
   bool tied_embeddings = false;
   DType checkpoint_type = DType::bf16;        // `file` where a GGUF file has more than one
   std::map<std::string, DType> tensor_types;  // of that file's matrices, by name; else empty

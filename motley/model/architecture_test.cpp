@@ -40,8 +40,8 @@ Architecture arch_of(const std::vector<std::pair<std::string, std::string>>& cha
 TEST(Architecture, LlamaDefaults) {
   const Architecture arch = arch_of({});
   EXPECT_EQ(arch.family, "llama");
-  EXPECT_EQ(arch.head_dim, 8);
-  EXPECT_EQ(arch.kv_heads, 2);
+  EXPECT_EQ(arch.kinds.front().head_dim, 8);
+  EXPECT_EQ(arch.kinds.front().kv_heads, 2);
   EXPECT_EQ(arch.context, 2048);
   EXPECT_DOUBLE_EQ(arch.norm_epsilon, 1e-6);
   EXPECT_EQ(arch.rotaries.front(), Rotary{});
@@ -59,7 +59,7 @@ TEST(Architecture, NullDiffersFromAbsentWhereItDoesInTransformers) {
   EXPECT_THAT(arch_of({{"vocab_size", "2"}}).eos_tokens, IsEmpty()) << "the default is none of the tokens";
   EXPECT_EQ(arch_of({{"vocab_size", "2"}}).bos_token, 1);
   EXPECT_EQ(arch_of({{"vocab_size", "1"}}).bos_token, std::nullopt);
-  EXPECT_EQ(arch_of({{"num_key_value_heads", "null"}}).kv_heads, 8);
+  EXPECT_EQ(arch_of({{"num_key_value_heads", "null"}}).kinds.front().kv_heads, 8);
   EXPECT_EQ(arch_of({{"model_type", "\"mistral\""}}).kinds.front().window, 4096);
   EXPECT_EQ(arch_of({{"model_type", "\"mistral\""}, {"sliding_window", "null"}}).kinds.front().window, 0);
 }
@@ -272,8 +272,8 @@ TEST(Architecture, Glm4MoeBeginsWithDenseLayers) {
 TEST(Architecture, MiniMaxM2NormsAllHeadsTogether) {
   const Architecture arch = of_family("minimax_m2", {{"rotary_dim", "64"}});
   EXPECT_EQ(arch.qk_norm, QkNorm::whole);
-  EXPECT_EQ(arch.head_dim, 128);
-  EXPECT_EQ(rotated_dimensions(arch.rotaries.front(), arch.head_dim), 64);
+  EXPECT_EQ(arch.kinds.front().head_dim, 128);
+  EXPECT_EQ(rotated_dimensions(arch.rotaries.front(), arch.kinds.front().head_dim), 64);
   EXPECT_EQ(arch.rotaries.front().theta, 5e6);
   EXPECT_EQ(arch.kinds.front().ffn, 160);
   EXPECT_EQ(arch.kinds.front().experts,
@@ -290,7 +290,7 @@ std::vector<std::int64_t> windows(const Architecture& arch) {
 
 TEST(Architecture, GptOssHasSinksBiasesAndAWindowInEveryOtherLayer) {
   const Architecture arch = of_family("gpt_oss", {});
-  EXPECT_EQ(arch.head_dim, 64);
+  EXPECT_EQ(arch.kinds.front().head_dim, 64);
   EXPECT_TRUE(arch.sinks && arch.qkv_bias && arch.output_bias && arch.ffn_bias);
   EXPECT_EQ(arch.activation, Activation(Activation::swiglu, 7, 1.702));
   EXPECT_THAT(windows(arch), ElementsAre(128, 0, 128, 0));
@@ -386,7 +386,7 @@ TEST(Architecture, Gemma3HasTwoRotaryRules) {
   EXPECT_TRUE(arch.output_norms && arch.tied_embeddings);
   EXPECT_EQ(arch.qk_norm, QkNorm::head);
   EXPECT_EQ(arch.activation, Activation::gelu_tanh);
-  EXPECT_EQ(arch.head_dim, 256);
+  EXPECT_EQ(arch.kinds.front().head_dim, 256);
   EXPECT_EQ(arch.embedding_factor, 8);
   EXPECT_EQ(arch.score_scale, 1.0 / 16);
   EXPECT_THAT(windows(arch), ElementsAre(4096, 4096, 4096, 4096, 4096, 0, 4096));
@@ -450,7 +450,7 @@ TEST(Architecture, QwenWindows) {
 
 TEST(Architecture, Qwen3HasItsOwnHeadSize) {
   const Architecture arch = arch_of({{"model_type", "\"qwen3\""}, {"hidden_size", "100"}});
-  EXPECT_EQ(arch.head_dim, 128);
+  EXPECT_EQ(arch.kinds.front().head_dim, 128);
   EXPECT_EQ(arch.qk_norm, QkNorm::head);
   EXPECT_FALSE(arch.qkv_bias);
 }
@@ -463,7 +463,7 @@ TEST(Architecture, Opt) {
   EXPECT_EQ(arch.context, 2048);
   EXPECT_EQ(arch.position_rows, 2050);
   EXPECT_EQ(arch.position_offset, 2);
-  EXPECT_EQ(arch.kv_heads, 4);
+  EXPECT_EQ(arch.kinds.front().kv_heads, 4);
   EXPECT_EQ(arch.norm, Norm::layer);
   EXPECT_TRUE(arch.norm_bias && arch.qkv_bias && arch.output_bias && arch.ffn_bias);
   EXPECT_TRUE(arch.norm_first && arch.final_norm && arch.tied_embeddings);
@@ -664,7 +664,7 @@ RC_GTEST_PROP(ArchitectureProperty, NoValueOfAnyKeyDoesHarm, ()) {
   try {
     const Architecture arch = read_architecture(config, "config.json");
     RC_ASSERT(total_parameters(arch) > 0);
-    RC_ASSERT(arch.heads % arch.kv_heads == 0);
+    RC_ASSERT(arch.heads % arch.kinds.front().kv_heads == 0);
     const Shard whole = make_shards(arch, 1).front();
     const ModelPart all = whole_model(arch);
     RC_ASSERT(weight_bytes(arch, all, whole, DType::fp32) >= 4 * total_parameters(arch));
@@ -772,7 +772,7 @@ TEST(ReadModel, NamesOfTheDataFolder) {
   const Model model = read_model("llama-2-70b");
   EXPECT_EQ(model.name, "llama-2-70b");
   EXPECT_EQ(model.arch.layers, 80);
-  EXPECT_EQ(model.arch.kv_heads, 8);
+  EXPECT_EQ(model.arch.kinds.front().kv_heads, 8);
   for (const auto& entry : std::filesystem::directory_iterator(data_folder() / "models")) {
     if (!std::filesystem::exists(entry.path() / "config.json")) continue;
     const std::string name = entry.path().filename();

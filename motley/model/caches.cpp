@@ -58,7 +58,7 @@ std::int64_t cache_bytes(const Architecture& arch, std::int64_t layer, const Sha
                          const CacheRoom& room, const StepLimits& limits) {
   if (arch.kind(layer).delta) return states_bytes(arch, layer, shard, room.sequences);
   const std::int64_t blocks = cache_blocks(arch.kind(layer), room, limits);
-  return kv_cache_bytes(arch, 1, shard, kv_type, blocks * limits.block_tokens, limits.block_tokens);
+  return kv_cache_bytes(arch, layer, shard, kv_type, blocks * limits.block_tokens, limits.block_tokens);
 }
 
 std::int64_t cache_bytes(const Architecture& arch, const LayerRange& layers, const Shard& shard, DType kv_type,
@@ -72,7 +72,7 @@ double kv_bytes_of(const Architecture& arch, const LayerRange& layers, DType kv_
   return sum_over_layers(arch, layers, [&](std::int64_t layer) {
     if (arch.kind(layer).delta) return static_cast<double>(state_bytes(arch, layer, whole));
     const auto window = static_cast<double>(arch.kind(layer).window);
-    return static_cast<double>(kv_bytes_per_token(arch, kv_type)) * (window > 0 ? std::min(tokens, window) : tokens);
+    return static_cast<double>(kv_bytes_per_token(arch, layer, kv_type)) * (window > 0 ? std::min(tokens, window) : tokens);
   });
 }
 

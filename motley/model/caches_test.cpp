@@ -14,8 +14,8 @@ Architecture windowed() {
   arch.layers = 4;
   arch.hidden = 64;
   arch.heads = 2;
-  arch.kv_heads = 1;
-  arch.head_dim = 32;
+  arch.kinds.front().kv_heads = 1;
+  arch.kinds.front().head_dim = 32;
   arch.vocabulary = 32;
   arch.context = 4096;
   arch.kinds.resize(2);

@@ -158,20 +158,21 @@ void read_heads(const Config& config, Architecture& arch, std::optional<std::int
   arch.heads =
       heads ? config.size("num_attention_heads", max_heads, *heads) : config.size("num_attention_heads", max_heads);
   const bool kv_null = config.states("num_key_value_heads") && !config.has("num_key_value_heads");
-  arch.kv_heads = config.size("num_key_value_heads", max_heads, kv_null ? arch.heads : kv_heads.value_or(arch.heads));
-  if (arch.heads % arch.kv_heads != 0)
+  LayerKind& kind = arch.kinds.front();
+  kind.kv_heads = config.size("num_key_value_heads", max_heads, kv_null ? arch.heads : kv_heads.value_or(arch.heads));
+  if (arch.heads % kind.kv_heads != 0)
     config.at("num_key_value_heads")
-        .fail(fmt::format("{} query heads must be a multiple of {} key/value heads", arch.heads, arch.kv_heads),
+        .fail(fmt::format("{} query heads must be a multiple of {} key/value heads", arch.heads, kind.kv_heads),
               "correct num_attention_heads or num_key_value_heads");
   if (!config.has("head_dim") && !head_dim && arch.hidden % arch.heads != 0)
     config.at("num_attention_heads")
         .fail(fmt::format("hidden_size {} must be a multiple of {} heads", arch.hidden, arch.heads),
               "correct hidden_size, or give `head_dim`");
-  arch.head_dim =
+  kind.head_dim =
       config.size("head_dim", max_head_dim, head_dim.value_or(std::max<std::int64_t>(1, arch.hidden / arch.heads)));
-  if (arch.head_dim % 2 != 0 && arch.position == PositionKind::rotary)
+  if (kind.head_dim % 2 != 0 && arch.position == PositionKind::rotary)
     config.at("head_dim")
-        .fail(fmt::format("the head size must be even for rotary embeddings, found {}", arch.head_dim),
+        .fail(fmt::format("the head size must be even for rotary embeddings, found {}", kind.head_dim),
               "correct `head_dim`, by default hidden_size / num_attention_heads");
 }
 
@@ -232,6 +233,17 @@ void read_windows(const Config& config, Architecture& arch) {
 void read_alternate_windows(const Config& config, Architecture& arch, std::int64_t otherwise, std::int64_t period) {
   divide_windows(config, arch, read_window(config, otherwise),
                  [&](std::int64_t layer) { return (layer + 1) % period != 0; });
+}
+
+void set_layers(Architecture& arch, const std::vector<LayerKind>& kinds) {
+  arch.kinds.clear();
+  arch.kind_of_layer.clear();
+  for (const LayerKind& kind : kinds) {
+    const auto known = std::ranges::find(arch.kinds, kind);
+    arch.kind_of_layer.push_back(static_cast<std::uint16_t>(known - arch.kinds.begin()));
+    if (known == arch.kinds.end()) arch.kinds.push_back(kind);
+  }
+  if (arch.kinds.size() == 1) arch.kind_of_layer.clear();
 }
 
 std::vector<std::int64_t> read_eos(const Config& config, std::int64_t vocabulary,

@@ -98,6 +98,9 @@ void read_windows(const Config& config, Architecture& arch);
 // `otherwise` where none is stated.
 void read_alternate_windows(const Config& config, Architecture& arch, std::int64_t otherwise, std::int64_t period);
 
+// Each layer is of its kind, and each kind is there once.
+void set_layers(Architecture& arch, const std::vector<LayerKind>& kinds);
+
 // An absent key has the family's default, a null none.
 std::vector<std::int64_t> read_eos(const Config& config, std::int64_t vocabulary,
                                    std::optional<std::int64_t> otherwise);

@@ -34,6 +34,17 @@ std::int64_t widest_window(const Architecture& arch) {
   return std::ranges::max(arch.kinds, {}, &LayerKind::window).window;
 }
 
+std::int64_t largest_head(const Architecture& arch) {
+  return std::ranges::max(arch.kinds, {}, &LayerKind::head_dim).head_dim;
+}
+
+bool alike_heads(const Architecture& arch) {
+  const LayerKind& first = arch.kinds.front();
+  return std::ranges::all_of(arch.kinds, [&](const LayerKind& kind) {
+    return kind.kv_heads == first.kv_heads && kind.head_dim == first.head_dim;
+  });
+}
+
 std::int64_t narrowest_ffn(const Architecture& arch) { return std::ranges::min(arch.kinds, {}, &LayerKind::ffn).ffn; }
 
 std::vector<std::int64_t> layer_of_kinds(const Architecture& arch) {
@@ -71,8 +82,12 @@ double block_flops(const Architecture& arch, std::int64_t layer, double context)
   const LayerKind& kind = arch.kind(layer);
   const double seen = kind.window > 0 ? std::min(context, static_cast<double>(kind.window)) : context;
   const double products = 2.0 * static_cast<double>(passed_elements(block_tensors(arch, layer), kind.experts.active));
-  return products +
-         (kind.delta ? delta_flops(kind.delta) : 4.0 * static_cast<double>(arch.heads * arch.head_dim) * seen);
+  return products + (kind.delta ? delta_flops(kind.delta) : attention_flops(arch, layer) * seen);
+}
+
+double attention_flops(const Architecture& arch, std::int64_t layer) {
+  const LayerKind& kind = arch.kind(layer);
+  return kind.delta ? 0 : 4.0 * static_cast<double>(arch.heads * kind.head_dim);
 }
 
 double delta_flops(const DeltaNet& delta) {
@@ -87,8 +102,13 @@ double head_flops(const Architecture& arch) {
   return 2.0 * static_cast<double>(passed_elements(head_tensors(arch), 0));
 }
 
-std::int64_t kv_bytes_per_token(const Architecture& arch, DType kv_type) {
-  return bytes_of(kv_type, 2 * arch.kv_heads * arch.head_dim);
+std::int64_t kv_bytes_per_token(const Architecture& arch, std::int64_t layer, DType kv_type) {
+  const LayerKind& kind = arch.kind(layer);
+  return kind.delta ? 0 : bytes_of(kv_type, 2 * kind.kv_heads * kind.head_dim);
+}
+
+std::int64_t kv_bytes_per_token(const Architecture& arch, const LayerRange& layers, DType kv_type) {
+  return sum_over_layers(arch, layers, [&](std::int64_t layer) { return kv_bytes_per_token(arch, layer, kv_type); });
 }
 
 }  // namespace motley

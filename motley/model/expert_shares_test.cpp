@@ -24,8 +24,8 @@ using Counts = std::vector<std::int64_t>;
 Architecture some_experts(std::int64_t count, std::int64_t columns) {
   Architecture arch;
   arch.layers = 3;
-  arch.heads = arch.kv_heads = 8;
-  arch.head_dim = 32;
+  arch.heads = arch.kinds.front().kv_heads = 8;
+  arch.kinds.front().head_dim = 32;
   arch.hidden = 256;
   arch.vocabulary = 1000;
   arch.kinds.front().ffn = 1024;

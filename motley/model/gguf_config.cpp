@@ -70,6 +70,7 @@ constexpr std::array<SameKey, 9> same_keys = {{
     {"rope.freq_base", "rope_theta", false},
 }};
 
+constexpr float never_turns = 1e9F;         // of rope_freqs.weight
 constexpr std::int64_t control_token = 3;  // of tokenizer.ggml.token_type
 
 // As people write it: 1e-05, where the nearest fp32 number to that is 9.99999974737875e-06.
@@ -81,8 +82,13 @@ Value shortest(const Value& number) {
   return value;
 }
 
-void copy_numbers(const Metadata& metadata, Value& config) {
+bool has_own_key(const GgufForm& form, std::string_view key) {
+  return std::ranges::find(form.keys, key, &GgufKey::gguf) != form.keys.end();
+}
+
+void copy_numbers(const Metadata& metadata, const GgufForm& form, Value& config) {
   for (const SameKey& key : same_keys) {
+    if (has_own_key(form, key.gguf)) continue;
     const std::string name = metadata.own(key.gguf);
     // Of an expert's columns these have a key of their own.
     const bool needless =
@@ -100,6 +106,7 @@ void copy_numbers(const Metadata& metadata, Value& config) {
 
 // Heads are of the size that the rotary embedding says, but for forms that rotate a part, and values as long as keys.
 void check_heads(const Metadata& metadata, const GgufForm& form, Value& config) {
+  if (has_own_key(form, "attention.key_length")) return;
   const std::string rotated = metadata.own("rope.dimension_count"), values = metadata.own("attention.value_length");
   const Value* head_dim = config.find("head_dim");
   const std::int64_t hidden = binding::read_integer(metadata.at(metadata.own("embedding_length")), {.min = 1});
@@ -127,8 +134,7 @@ void leave_out_prediction_layers(const Metadata& metadata, Value& config) {
 void refuse_unknown(const Metadata& metadata, const GgufForm& form) {
   const auto none = [&](std::string_view key, std::string_view what) {
     const std::string name = metadata.own(key);
-    const bool known = std::ranges::find(form.keys, key, &GgufKey::gguf) != form.keys.end();
-    if (const Value* value = metadata.find(name); value && !known && value->is_number() && value->as_number() != 0)
+    if (const Value* value = metadata.find(name); value && !has_own_key(form, key) && value->is_number() && value->as_number() != 0)
       metadata.at(name).fail(fmt::format("{} are not supported for this architecture", what), "use another model");
   };
   none("expert_count", "experts");
@@ -147,6 +153,14 @@ Value read_frequency_factors(const Metadata& metadata, const StoredTensor& tenso
   std::vector<float> factors(tensor.bytes.size() / sizeof(float));
   if (tensor.type == "F32") std::memcpy(factors.data(), tensor.bytes.data(), tensor.bytes.size());
   const auto close = [](double a, double b) { return std::abs(a - b) <= 1e-4 * b; };
+  // Pairs that do not turn have a divisor that no angle survives.
+  const auto still = std::ranges::find_if(factors, [](float factor) { return factor >= never_turns; });
+  if (still != factors.end() && still != factors.begin() &&
+      std::all_of(factors.begin(), still, [](float factor) { return factor == 1; }) &&
+      std::all_of(still, factors.end(), [](float factor) { return factor >= never_turns; }))
+    return Value::object({{"rope_type", "proportional"},
+                          {"partial_rotary_factor",
+                           static_cast<double>(still - factors.begin()) / static_cast<double>(factors.size())}});
   if (tensor.type == "F32" && !factors.empty()) {
     Rotary rule{.theta = theta, .low_freq_factor = 1, .high_freq_factor = 4};
     rule.factor = std::round(*std::max_element(factors.begin(), factors.end()));
@@ -159,7 +173,7 @@ Value read_frequency_factors(const Metadata& metadata, const StoredTensor& tenso
                               {"original_max_position_embeddings", rule.original_context}});
   }
   metadata.required("general.architecture")
-      .fail("the tensor rope_freqs.weight does not follow Llama 3's rule, which alone is supported",
+      .fail("the tensor rope_freqs.weight follows neither Llama 3's rule nor Gemma 4's, which alone are supported",
             "use the model's folder with config.json and safetensors");
 }
 
@@ -218,6 +232,19 @@ void read_tokens(const Metadata& metadata, const Family& family, Value& config) 
 
 // ---- tensors ----
 
+// Whether a layer has a product for keys and none for values.
+bool lacks_values(const Metadata& metadata, const Family& family) {
+  const Limits range{.min = 1, .max = max_layers};
+  const std::int64_t layers = binding::read_integer(metadata.required(metadata.own("block_count")), range);
+  for (std::int64_t layer = 0; layer < layers; ++layer) {
+    const auto has = [&](std::string_view role) {
+      return metadata.tensor(with_layer(names_of_role(family, role).gguf, std::to_string(layer)) + ".weight") != nullptr;
+    };
+    if (has("k") && !has("v")) return true;
+  }
+  return false;
+}
+
 void read_tensors(const Metadata& metadata, const Family& family, Value& config) {
   const GgufForm& form = *family.gguf;
   const auto name_of_role = [&](std::string_view role, std::string_view ending) {
@@ -242,6 +269,7 @@ void read_tensors(const Metadata& metadata, const Family& family, Value& config)
   if (ffn && form.ffn_bias.empty()) mismatch("biases of the FFN are not supported for this architecture");
   if (!form.attention_bias.empty()) config.set(form.attention_bias, query);
   if (!form.ffn_bias.empty()) config.set(form.ffn_bias, ffn);
+  if (!form.keys_as_values.empty()) config.set(form.keys_as_values, lacks_values(metadata, family));
   if (!form.qk_norm.empty()) config.set(form.qk_norm, metadata.tensor(name_of_role("q_norm", ".weight")) != nullptr);
 }
 
@@ -264,7 +292,7 @@ Value gguf_config(const std::vector<std::unique_ptr<GgufFile>>& parts) {
   const Family& family = gguf_family_of(metadata, parts.front()->metadata());
   refuse_unknown(metadata, *family.gguf);
   Value config = Value::object({{"model_type", std::string(family.name)}});
-  copy_numbers(metadata, config);
+  copy_numbers(metadata, *family.gguf, config);
   check_heads(metadata, *family.gguf, config);
   for (const GgufKey& key : family.gguf->keys)
     if (const Value* value = metadata.find(metadata.own(key.gguf))) config.set(key.config, shortest(*value));

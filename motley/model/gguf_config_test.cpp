@@ -87,8 +87,8 @@ TEST_F(GgufConfigTest, ReadsAModel) {
   EXPECT_EQ(arch.layers, 1);
   EXPECT_EQ(arch.hidden, 64);
   EXPECT_EQ(arch.heads, 4);
-  EXPECT_EQ(arch.kv_heads, 2);
-  EXPECT_EQ(arch.head_dim, 16);
+  EXPECT_EQ(arch.kinds.front().kv_heads, 2);
+  EXPECT_EQ(arch.kinds.front().head_dim, 16);
   EXPECT_EQ(arch.kinds.front().ffn, 96);
   EXPECT_EQ(arch.vocabulary, 300);
   EXPECT_EQ(arch.context, 128);
@@ -200,7 +200,7 @@ TEST_F(GgufConfigTest, PredictionLayersAreLeftOut) {
   const Model model = read(file);
   EXPECT_EQ(model.arch.layers, 1);
   EXPECT_EQ(model.arch.kinds.front().experts.count, 0);
-  EXPECT_EQ(rotated_dimensions(model.arch.rotaries.front(), model.arch.head_dim), 8);
+  EXPECT_EQ(rotated_dimensions(model.arch.rotaries.front(), model.arch.kinds.front().head_dim), 8);
   file.sizes["block_count"] = 1;
   EXPECT_THAT(refused(file), HasSubstr("glm4moe.nextn_predict_layers: 1 is out of range"));
 }

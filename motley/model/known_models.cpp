@@ -16,7 +16,7 @@ std::optional<std::string> largest_known_model(std::int64_t free_bytes, DType ty
     if (!std::filesystem::exists(entry.path() / "config.json")) continue;
     const Architecture arch = read_model(entry.path().string()).arch;
     const std::int64_t parameters = total_parameters(arch);
-    const std::int64_t kv_bytes = attention_layers(arch) * tokens * kv_bytes_per_token(arch, DType::bf16);
+    const std::int64_t kv_bytes = tokens * kv_bytes_per_token(arch, {0, arch.layers}, DType::bf16);
     if (parameters <= most || bytes_of(type, parameters) + kv_bytes + reserve_bytes > free_bytes) continue;
     most = parameters;
     largest = entry.path().filename().string();

@@ -88,18 +88,26 @@ std::int64_t state_bytes(const Architecture& arch, std::int64_t layer, const Sha
 
 void check_kv_type(const Architecture& arch, DType kv_type) {
   const std::int64_t block = dtype_row(kv_type).block_values;
-  if (arch.head_dim % block != 0)
-    throw input_error(
-        fmt::format("{} keys and values come in blocks of {} along a head, and the model's head_dim is {}",
-                    name_of(kv_type), block, arch.head_dim),
-        "set `kv_type` (`--kv-type`) to fp32 or bf16");
+  for (const LayerKind& kind : arch.kinds)
+    if (!kind.delta && kind.head_dim % block != 0)
+      throw input_error(
+          fmt::format("{} keys and values come in blocks of {} along a head, and the model's head_dim is {}",
+                      name_of(kv_type), block, kind.head_dim),
+          "set `kv_type` (`--kv-type`) to fp32 or bf16");
 }
 
-std::int64_t kv_cache_bytes(const Architecture& arch, std::int64_t layers, const Shard& shard, DType kv_type,
+std::int64_t kv_cache_bytes(const Architecture& arch, std::int64_t layer, const Shard& shard, DType kv_type,
                             std::int64_t tokens, std::int64_t block_tokens) {
-  const std::int64_t blocks = (tokens + block_tokens - 1) / block_tokens;
-  const std::int64_t held = blocks * block_tokens * shard.kv_heads.size() * arch.head_dim;  // of keys, in one layer
-  return layers * 2 * aligned(bytes_of(kv_type, held));
+  const std::int64_t blocks = (tokens + block_tokens - 1) / block_tokens, kv_heads = shard.kv_heads[arch.kind_index(layer)].size();
+  return 2 * aligned(bytes_of(kv_type, blocks * block_tokens * kv_heads * arch.kind(layer).head_dim));
+}
+
+std::int64_t largest_kv_bytes(const Architecture& arch, const Shard& shard, DType kv_type, std::int64_t tokens,
+                              std::int64_t block_tokens) {
+  std::int64_t most = 0;
+  for (const std::int64_t layer : layer_of_kinds(arch))
+    most = std::max(most, kv_cache_bytes(arch, layer, shard, kv_type, tokens, block_tokens));
+  return most;
 }
 
 std::vector<Buffer> activation_buffers(const Architecture& arch, const ModelPart& part, const Shard& shard,
@@ -107,16 +115,17 @@ std::vector<Buffer> activation_buffers(const Architecture& arch, const ModelPart
   const DType type = dtype_row(weight_type).computed_in;
   const std::int64_t tokens = limits.max_tokens;
   const std::int64_t sequences = limits.max_sequences;
-  const std::int64_t query = shard.heads.size() * arch.head_dim;
-  const std::int64_t key = shard.kv_heads.size() * arch.head_dim;
-  std::int64_t widest = 0, experts = 0, active = 0, key_rows = 0, value_rows = 0, value_heads = 0;
-  bool shared_gate = false;
+  std::int64_t query = 0, key = 0, widest = 0, experts = 0, active = 0, key_rows = 0, value_rows = 0, value_heads = 0;
+  bool shared_gate = false, own_norms = false;
   for (std::size_t i = 0; i < arch.kinds.size(); ++i) {
     const Experts& of = arch.kinds[i].experts;
+    query = std::max(query, shard.heads[i].size() * arch.kinds[i].head_dim);
+    key = std::max(key, shard.kv_heads[i].size() * arch.kinds[i].head_dim);
     widest = std::max({widest, arch.kinds[i].active_ffns() * shard.columns[i].size(), shard.shared[i].size()});
     experts = std::max(experts, of.count);
     active = std::max(active, of.active);
     shared_gate = shared_gate || of.shared_gate;
+    own_norms = own_norms || of.own_norms;
     if (const DeltaNet& delta = arch.kinds[i].delta) {
       const std::int64_t heads = shard.delta[i].size();
       key_rows = std::max(key_rows, heads * delta.key_dim);
@@ -150,6 +159,7 @@ std::vector<Buffer> activation_buffers(const Architecture& arch, const ModelPart
     buffers.push_back({"shares", DType::fp32, {tokens, active}});
   }
   if (shared_gate) buffers.push_back({"shared_share", DType::fp32, {tokens, 1}});
+  if (own_norms) buffers.push_back({"routed_output", type, {tokens, arch.hidden}});
   if (arch.qk_norm == QkNorm::whole) buffers.push_back({"squares", DType::fp32, {tokens, 2}});
   if (!part.embedding) buffers.push_back({"incoming", type, {tokens, arch.hidden}});
   if (part.embedding && arch.embedding_dim > 0) buffers.push_back({"embedded", type, {tokens, arch.embedding_dim}});

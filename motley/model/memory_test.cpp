@@ -14,8 +14,8 @@ Architecture small() {
   arch.layers = 2;
   arch.hidden = 8;
   arch.heads = 4;
-  arch.kv_heads = 2;
-  arch.head_dim = 2;
+  arch.kinds.front().kv_heads = 2;
+  arch.kinds.front().head_dim = 2;
   arch.kinds.front().ffn = 16;
   arch.vocabulary = 32;
   arch.context = 64;
@@ -72,19 +72,20 @@ TEST(Memory, TheBoxOfTheReference) {
 TEST(Memory, KvCacheByHand) {
   const Architecture arch = small();
   const Shard whole = make_shards(arch, 1).front();
-  // 33 tokens are 3 blocks of 16: 48 tokens x 2 KV heads x 2 x 4 B of keys, as much of values, in 2 layers.
-  EXPECT_EQ(kv_cache_bytes(arch, 2, whole, DType::fp32, 33, 16), 2 * 2 * 48 * 2 * 2 * 4);
-  EXPECT_EQ(kv_cache_bytes(arch, 2, whole, DType::fp32, 0, 16), 0);
+  // 33 tokens are 3 blocks of 16: 48 tokens x 2 KV heads x 2 x 4 B of keys, as much of values.
+  EXPECT_EQ(kv_cache_bytes(arch, 0, whole, DType::fp32, 33, 16), 2 * 48 * 2 * 2 * 4);
+  EXPECT_EQ(kv_cache_bytes(arch, 1, whole, DType::fp32, 0, 16), 0);
   const Shard half = make_shards(arch, 2).front();
-  EXPECT_EQ(kv_cache_bytes(arch, 2, half, DType::fp32, 48, 16), 2 * 2 * 48 * 2 * 4);
+  EXPECT_EQ(kv_cache_bytes(arch, 0, half, DType::fp32, 48, 16), 2 * 48 * 2 * 4);
   EXPECT_EQ(kv_cache_bytes(arch, 1, half, DType::fp16, 8, 8), 2 * 64) << "32 B of keys and of values, apart";
 
   const Architecture llama = read_model("llama-2-70b").arch;
   const Shard one = make_shards(llama, 1).front();
   // q8_0: 8 heads of 128 are 32 blocks of 34 bytes of keys per token, and as much of values.
-  EXPECT_EQ(kv_bytes_per_token(llama, DType::q8_0), 2 * 32 * 34);
-  EXPECT_EQ(kv_cache_bytes(llama, 80, one, DType::q8_0, 1590, 16), 80LL * 1600 * 2 * 32 * 34);
-  EXPECT_EQ(kv_cache_bytes(llama, 80, one, DType::fp16, 1600, 16), 80 * 1600 * kv_bytes_per_token(llama, DType::fp16));
+  EXPECT_EQ(kv_bytes_per_token(llama, 0, DType::q8_0), 2 * 32 * 34);
+  EXPECT_EQ(kv_cache_bytes(llama, 79, one, DType::q8_0, 1590, 16), 1600 * 2 * 32 * 34);
+  EXPECT_EQ(80 * kv_cache_bytes(llama, 0, one, DType::fp16, 1600, 16),
+            1600 * kv_bytes_per_token(llama, {0, 80}, DType::fp16));
   // With more ranks than KV heads each still holds a whole one.
   EXPECT_EQ(kv_cache_bytes(llama, 1, make_shards(llama, 16).front(), DType::fp16, 16, 16), 16 * 4096 / 8);
 }
@@ -135,8 +136,8 @@ TEST(Memory, QuantisedMatricesAreWholeBlocksPerRow) {
   arch.family = "llama";
   arch.layers = 1;
   arch.hidden = 256;
-  arch.heads = arch.kv_heads = 12;
-  arch.head_dim = 24;
+  arch.heads = arch.kinds.front().kv_heads = 12;
+  arch.kinds.front().head_dim = 24;
   arch.kinds.front().ffn = 512;
   arch.vocabulary = 100;
   const std::vector<Shard> shards = make_shards(arch, 3, {0.5, 0.25, 0.25});
@@ -168,8 +169,8 @@ TEST(Memory, OfAFileEachTensorHasItsType) {
   arch.family = "llama";
   arch.layers = 3;
   arch.hidden = arch.kinds.front().ffn = 256;
-  arch.heads = arch.kv_heads = 4;
-  arch.head_dim = 64;
+  arch.heads = arch.kinds.front().kv_heads = 4;
+  arch.kinds.front().head_dim = 64;
   arch.vocabulary = 100;
   arch.tied_embeddings = true;
   std::map<std::string, DType> types;

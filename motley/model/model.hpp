@@ -47,6 +47,8 @@ void set_tensor_types(Architecture& arch, std::map<std::string, DType> types);
 // Layers of each kind in a range.
 std::vector<std::int64_t> kind_counts(const Architecture& arch, const LayerRange& layers);
 std::int64_t attention_layers(const Architecture& arch);  // those that keep keys and values
+std::int64_t largest_head(const Architecture& arch);      // head_dim, of any kind of layer with attention
+bool alike_heads(const Architecture& arch);               // in number and size, of all layers with attention
 std::int64_t widest_window(const Architecture& arch);     // of the layers that have one; 0: none has
 std::int64_t narrowest_ffn(const Architecture& arch);     // columns, of any kind of layer
 // The first layer of each kind, which stands for all of them; of a kind that no layer is of, the first of all.
@@ -67,9 +69,11 @@ double mean_block_parameters(const Architecture& arch);
 std::int64_t total_parameters(const Architecture& arch);   // a tied table counts once
 std::int64_t active_parameters(const Architecture& arch);  // of one token: without the experts that it does not take
 
-// FLOPs of one token through a block: 2 per element of every matrix that it passes, and 4 heads head_dim per position
-// attended to (scores and weighted values): `context` of them, or the layer's window where that is smaller. A delta net
-// has those of its state in their place.
+// FLOPs of one token for each position that it attends to, scores and weighted values: 4 heads head_dim; 0 of a layer
+// with a delta net.
+double attention_flops(const Architecture& arch, std::int64_t layer);
+// FLOPs of one token through a block: 2 per element of every matrix that it passes, and those of attention to `context`
+// positions, or to the layer's window where that is smaller. A delta net has those of its state in their place.
 double block_flops(const Architecture& arch, std::int64_t layer, double context);
 // Of one token: the state decays, is read twice and is added to.
 double delta_flops(const DeltaNet& delta);
@@ -77,8 +81,9 @@ double delta_flops(const DeltaNet& delta);
 double blocks_flops(const Architecture& arch, double context);
 // FLOPs of one token through LM head and projection out.
 double head_flops(const Architecture& arch);
-// Bytes of keys and values of one token in one block, over all KV heads.
-std::int64_t kv_bytes_per_token(const Architecture& arch, DType kv_type);
+// Bytes of keys and values of one token in one block, over all KV heads; and in several. Delta nets have none.
+std::int64_t kv_bytes_per_token(const Architecture& arch, std::int64_t layer, DType kv_type);
+std::int64_t kv_bytes_per_token(const Architecture& arch, const LayerRange& layers, DType kv_type);
 
 // ---- shards ----
 
@@ -91,8 +96,8 @@ struct Span {
 
 // What one rank of a tensor-parallel group holds of every block.
 struct Shard {
-  Span heads;                 // query heads
-  Span kv_heads;              // whole groups; replicated where the degree exceeds the KV heads
+  std::vector<Span> heads;     // query heads, by kind of layer
+  std::vector<Span> kv_heads;  // whole groups; replicated where the degree exceeds the KV heads; by kind of layer
   std::vector<Span> columns;  // of the FFN, or of every expert, by kind of layer
   std::vector<Span> shared;   // of the shared expert, by kind of layer; an empty span where it has none
   Span vocabulary;            // rows of embedding and head
@@ -182,9 +187,13 @@ std::int64_t largest_block_bytes(const Architecture& arch, const Shard& shard, D
 std::int64_t state_bytes(const Architecture& arch, std::int64_t layer, const Shard& shard);
 // Throws an input error where a head is not whole blocks of the type that keys and values have.
 void check_kv_type(const Architecture& arch, DType kv_type);
-// `tokens` is rounded up to whole blocks.
-std::int64_t kv_cache_bytes(const Architecture& arch, std::int64_t layers, const Shard& shard, DType kv_type,
+// Of one layer; `tokens` is rounded up to whole blocks.
+std::int64_t kv_cache_bytes(const Architecture& arch, std::int64_t layer, const Shard& shard, DType kv_type,
                             std::int64_t tokens, std::int64_t block_tokens);
+
+// The same of the layer that has most.
+std::int64_t largest_kv_bytes(const Architecture& arch, const Shard& shard, DType kv_type, std::int64_t tokens,
+                              std::int64_t block_tokens);
 
 // One buffer of the engine, allocated once for the life of a worker.
 struct Buffer {
@@ -195,9 +204,9 @@ struct Buffer {
   std::int64_t bytes() const;  // as the allocator rounds them: up to 64
   bool operator==(const Buffer&) const = default;
 };
-// The list that the engine allocates from. T = max_tokens, S = max_sequences, and of a rank's shard: Q = query heads x
-// head_dim, K = KV heads x head_dim, F = FFN columns that a token passes at once (of all experts that it takes, or of
-// the shared one), the most of any kind of layer, V = rows of vocabulary, E = the most experts, A = the most that a
+// The list that the engine allocates from. T = max_tokens, S = max_sequences, and of a rank's shard, the most of any
+// kind of layer: Q = query heads x head_dim, K = KV heads x head_dim, F = FFN columns that a token passes at once (of
+// all experts that it takes, or of the shared one); V = rows of vocabulary, E = the most experts, A = the most that a
 // token takes.
 //   every stage         tokens, positions [T] int64; hidden, normed, projected [T, hidden]; query, attention [T, Q];
 //                       key, value [T, K]; up [T, F]; gate [T, F] where gated
@@ -206,6 +215,7 @@ struct Buffer {
 //                       delta_rates [2, T, value heads], fp32
 //   with experts        routed [T, E], fp32; chosen [T, A] int64; shares [T, A], fp32
 //   with a shared gate  shared_share [T, 1], fp32
+//   with norms of both  routed_output [T, hidden]
 //   with whole q/k norm squares [T, 2], fp32
 //   not the first       incoming [T, hidden]
 //   embedding projected embedded [T, embedding_dim] with the embedding, last_embedded [S, embedding_dim] with the head

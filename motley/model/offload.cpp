@@ -69,6 +69,12 @@ LayerHomes place_layers(const Offload& offload, std::int64_t layers) {
           spread(counts_of(offload.activations, offload.batches)), offload.cpu_attention};
 }
 
+void check_kv_homes(const Architecture& arch, const std::vector<Tier>& kv) {
+  if (!alike_heads(arch) && std::ranges::count(kv, Tier::disk) > 0)
+    throw input_error("keys and values are on disk, and the model's layers have heads of several sizes",
+                      "put them on `device` or `host`");
+}
+
 std::int64_t kv_buffer_tokens(std::int64_t kv_tokens, std::int64_t batches) {
   return (kv_tokens + batches - 1) / batches;
 }
@@ -90,17 +96,17 @@ PlacedBytes placed_bytes(const Architecture& arch, const ModelPart& part, const 
   bytes.device.weights += offload_buffers * largest_away;
   if (staged) bytes.host.weights += offload_buffers * largest_on_disk;
 
-  const auto kv_bytes = [&](std::int64_t tokens) {
-    return kv_cache_bytes(arch, 1, shard, kv_type, tokens, limits.block_tokens);
-  };
   for (std::size_t i = 0; i < placement.kv.size(); ++i) {
     const std::int64_t layer = part.layers.first + static_cast<std::int64_t>(i);
     if (arch.kind(layer).delta)
       bytes.device.kv += states_bytes(arch, layer, shard, caches.sequences);
     else
-      of(bytes, placement.kv[i]).kv += kv_bytes(caches.tokens);
+      of(bytes, placement.kv[i]).kv +=
+          kv_cache_bytes(arch, layer, shard, kv_type, caches.tokens, limits.block_tokens);
   }
-  const std::int64_t kv_buffers = offload_buffers * kv_bytes(kv_buffer_tokens(caches.tokens, placement.batches));
+  const std::int64_t kv_buffers = offload_buffers * largest_kv_bytes(arch, shard, kv_type,
+                                                                   kv_buffer_tokens(caches.tokens, placement.batches),
+                                                                   limits.block_tokens);
   const bool on_host = uses(placement.kv, Tier::host), on_disk = uses(placement.kv, Tier::disk);
   if (!placement.cpu_attention && (on_host || on_disk)) bytes.device.kv += kv_buffers;
   if (on_disk && (placement.cpu_attention || staged)) bytes.host.kv += kv_buffers;

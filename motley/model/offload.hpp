@@ -70,6 +70,10 @@ struct LayerHomes {
 // Throws an input error for shares that are not whole layers or micro-batches, and for activations on disk.
 LayerHomes place_layers(const Offload& offload, std::int64_t layers);
 
+// Keys and values go to a disk and back in buffers of one size. Throws an input error where some are there of a model
+// whose layers have unlike heads.
+void check_kv_homes(const Architecture& arch, const std::vector<Tier>& kv);
+
 // Of streamed weights, and of keys and values, on the device; and in host memory where they pass through it.
 constexpr std::int64_t offload_buffers = 2;
 

@@ -46,7 +46,7 @@ class OffloadBytes : public testing::Test {
   }
   std::int64_t block() const { return largest_block_bytes(arch, shard, DType::fp32); }
   std::int64_t kv(std::int64_t layers, std::int64_t tokens) const {
-    return kv_cache_bytes(arch, layers, shard, DType::fp32, tokens, 16);
+    return layers * kv_cache_bytes(arch, 0, shard, DType::fp32, tokens, 16);
   }
 };
 

@@ -13,6 +13,10 @@ std::int64_t rotated_dimensions(const Rotary& rotary, std::int64_t head_dim) {
   return static_cast<std::int64_t>(static_cast<double>(head_dim) * rotary.partial + rounding);
 }
 
+std::int64_t turning_pairs(const Rotary& rotary, std::int64_t dimensions) {
+  return static_cast<std::int64_t>(rotary.turning * static_cast<double>(dimensions)) / 2;
+}
+
 double llama3_kept_share(const Rotary& rotary, double wavelength) {
   const double turns = static_cast<double>(rotary.original_context) / wavelength;  // over the original context
   return std::clamp((turns - rotary.low_freq_factor) / (rotary.high_freq_factor - rotary.low_freq_factor), 0.0, 1.0);

@@ -19,6 +19,7 @@ struct Rotary {
   bool whole_pairs = true;  // yarn: its ramp begins and ends at whole ones
   std::int64_t original_context = 0;
   double partial = 1;  // share of each head that is rotated: its first dimensions
+  double turning = 1;  // share of their pairs that do turn: the first ones; the others' frequency is 0 (Gemma 4)
   bool operator==(const Rotary&) const = default;
 };
 
@@ -28,6 +29,9 @@ double yarn_amplitude(double factor, double scale = 1);
 
 // Of a head's dimensions, how many are rotated: the first ones.
 std::int64_t rotated_dimensions(const Rotary& rotary, std::int64_t head_dim);
+
+// Of the pairs of that many rotated dimensions, how many turn: the first ones.
+std::int64_t turning_pairs(const Rotary& rotary, std::int64_t dimensions);
 
 // Llama 3's rule: long waves are slowed by the factor, short ones kept, those between blended. The share of a frequency
 // of this wavelength that is kept: 0 to 1.

@@ -94,48 +94,62 @@ std::vector<Span> cut(std::int64_t size, const std::vector<double>& shares, std:
   return spans;
 }
 
+// Query and key/value heads of one kind of layer, by rank.
+struct HeadCut {
+  std::vector<Span> heads, kv_heads;
+  void add(Span query, Span kv) {
+    heads.push_back(query);
+    kv_heads.push_back(kv);
+  }
+};
+
 // No more ranks than KV heads: whole groups (a KV head with its query heads) per rank.
-void cut_groups(const Architecture& arch, const std::vector<double>& shares, std::vector<Shard>& shards) {
-  const std::int64_t group = arch.heads / arch.kv_heads;
-  std::int64_t first = 0;
-  const std::vector<std::int64_t> counts = apportion(arch.kv_heads, shares);
-  for (std::size_t rank = 0; rank < shards.size(); ++rank) {
-    const std::int64_t last = first + counts[rank];
-    shards[rank].kv_heads = {first, last};
-    shards[rank].heads = {first * group, last * group};
+HeadCut cut_groups(std::int64_t heads, std::int64_t kv_heads, const std::vector<double>& shares) {
+  const std::int64_t group = heads / kv_heads;
+  HeadCut cut;
+  for (std::int64_t first = 0; const std::int64_t count : apportion(kv_heads, shares)) {
+    const std::int64_t last = first + count;
+    cut.add({first * group, last * group}, {first, last});
     first = last;
   }
+  return cut;
 }
 
 // More ranks than KV heads: consecutive ranks hold the same KV head and divide its query heads. A KV head gets as many
 // ranks as bring their summed shares closest to its part, at least one and at most one per query head.
-void cut_inside_groups(const Architecture& arch, const std::vector<double>& shares, std::vector<Shard>& shards) {
-  const std::int64_t group = arch.heads / arch.kv_heads;
+HeadCut cut_inside_groups(std::int64_t heads, std::int64_t kv_heads, const std::vector<double>& shares) {
+  const std::int64_t group = heads / kv_heads;
   const auto degree = static_cast<std::int64_t>(shares.size());
   std::vector<double> before(1, 0.0);  // summed shares of the ranks before rank i
   for (const double share : shares) before.push_back(before.back() + share);
 
+  HeadCut cut;
   std::int64_t rank = 0;
-  for (std::int64_t kv = 0; kv < arch.kv_heads; ++kv) {
-    const std::int64_t after = arch.kv_heads - kv - 1;  // KV heads still to come
+  for (std::int64_t kv = 0; kv < kv_heads; ++kv) {
+    const std::int64_t after = kv_heads - kv - 1;  // KV heads still to come
     const std::int64_t least = std::max<std::int64_t>(1, degree - rank - after * group);
     const std::int64_t most = std::min(group, degree - rank - after);
-    const double target = static_cast<double>(kv + 1) / static_cast<double>(arch.kv_heads);
+    const double target = static_cast<double>(kv + 1) / static_cast<double>(kv_heads);
     std::int64_t count = least;
     for (std::int64_t n = least + 1; n <= most; ++n)
       if (std::abs(before[static_cast<std::size_t>(rank + n)] - target) <
           std::abs(before[static_cast<std::size_t>(rank + count)] - target) - rounding)
         count = n;
-    const std::vector<std::int64_t> heads = apportion(
-        group, normalised({shares.begin() + rank, shares.begin() + rank + count}, static_cast<std::size_t>(count)));
     std::int64_t first = kv * group;
-    for (const std::int64_t held : heads) {
-      Shard& shard = shards[static_cast<std::size_t>(rank++)];
-      shard.kv_heads = {kv, kv + 1};
-      shard.heads = {first, first + held};
+    for (const std::int64_t held : apportion(group, normalised({shares.begin() + rank, shares.begin() + rank + count},
+                                                               static_cast<std::size_t>(count)))) {
+      cut.add({first, first + held}, {kv, kv + 1});
       first += held;
     }
+    rank += count;
   }
+  return cut;
+}
+
+HeadCut cut_heads(const Architecture& arch, std::size_t kind, const std::vector<double>& shares) {
+  const std::int64_t kv_heads = arch.kinds[kind].kv_heads;
+  return std::ssize(shares) <= kv_heads ? cut_groups(arch.heads, kv_heads, shares)
+                                        : cut_inside_groups(arch.heads, kv_heads, shares);
 }
 
 // Values of the largest blocks in which rows along the `columns` of a kind of layer that this is the cut of lie in the
@@ -225,7 +239,8 @@ Span of_values(const DeltaNet& delta, const Span& key_heads, std::int64_t size, 
 }  // namespace
 
 bool of_one_size(const Shard& a, const Shard& b) {
-  return a.heads.size() == b.heads.size() && a.kv_heads.size() == b.kv_heads.size() &&
+  return std::ranges::equal(a.heads, b.heads, {}, &Span::size, &Span::size) &&
+         std::ranges::equal(a.kv_heads, b.kv_heads, {}, &Span::size, &Span::size) &&
          std::ranges::equal(a.columns, b.columns, {}, &Span::size, &Span::size) &&
          std::ranges::equal(a.shared, b.shared, {}, &Span::size, &Span::size) &&
          std::ranges::equal(a.experts, b.experts, {}, &Span::size, &Span::size) &&
@@ -246,7 +261,6 @@ std::vector<Shard> make_shards(const Architecture& arch, int degree, const std::
   const bool whole_experts = !expert_shares.empty();
   if (whole_experts) check_expert_shares(arch, ranks, expert_shares);
   std::vector<Shard> shards(ranks);
-  degree <= arch.kv_heads ? cut_groups(arch, parts, shards) : cut_inside_groups(arch, parts, shards);
   for (std::size_t kind = 0; kind < arch.kinds.size(); ++kind) {
     const auto cut_columns = [&](std::int64_t columns, std::string_view what, TensorCut along) {
       return cut(columns, parts, what, block_along(arch, kind, along, columns, weight_type));
@@ -262,7 +276,10 @@ std::vector<Shard> make_shards(const Architecture& arch, int degree, const std::
         shared_ffn > 0 ? cut_columns(shared_ffn, "columns of the shared expert", TensorCut::shared_ffn_in)
                        : std::vector<Span>(ranks);
     const std::vector<Span> delta = cut_delta_net(arch, kind, parts);
+    const HeadCut heads = cut_heads(arch, kind, parts);
     for (std::size_t rank = 0; rank < ranks; ++rank) {
+      shards[rank].heads.push_back(heads.heads[rank]);
+      shards[rank].kv_heads.push_back(heads.kv_heads[rank]);
       shards[rank].columns.push_back(ffn[rank]);
       shards[rank].shared.push_back(shared[rank]);
       shards[rank].experts.push_back(experts[rank]);
@@ -322,9 +339,11 @@ Slice slice_of(const Architecture& arch, const TensorSpec& tensor, const Shard& 
   const DeltaNet& delta = arch.kinds.at(tensor.kind).delta;
   switch (tensor.cut) {
     case TensorCut::replicated: break;
-    case TensorCut::heads: slice.rows = scaled(shard.heads, rows / arch.heads); break;
-    case TensorCut::kv_heads: slice.rows = scaled(shard.kv_heads, rows / arch.kv_heads); break;
-    case TensorCut::heads_in: slice.columns = scaled(shard.heads, columns / arch.heads); break;
+    case TensorCut::heads: slice.rows = scaled(shard.heads.at(tensor.kind), rows / arch.heads); break;
+    case TensorCut::kv_heads:
+      slice.rows = scaled(shard.kv_heads.at(tensor.kind), rows / arch.kinds[tensor.kind].kv_heads);
+      break;
+    case TensorCut::heads_in: slice.columns = scaled(shard.heads.at(tensor.kind), columns / arch.heads); break;
     case TensorCut::ffn: slice.rows = shard.columns.at(tensor.kind); break;
     case TensorCut::ffn_in: slice.columns = shard.columns.at(tensor.kind); break;
     case TensorCut::shared_ffn: slice.rows = shard.shared.at(tensor.kind); break;

@@ -17,15 +17,17 @@ Architecture shape(std::int64_t heads, std::int64_t kv_heads, std::int64_t ffn =
   arch.family = "llama";
   arch.layers = 2;
   arch.heads = heads;
-  arch.kv_heads = kv_heads;
-  arch.head_dim = 4;
-  arch.hidden = heads * arch.head_dim;
+  arch.kinds.front().kv_heads = kv_heads;
+  arch.kinds.front().head_dim = 4;
+  arch.hidden = heads * arch.kinds.front().head_dim;
   arch.kinds.front().ffn = ffn;
   arch.vocabulary = vocabulary;
   arch.qkv_bias = arch.output_bias = arch.ffn_bias = arch.norm_bias = true;
   return arch;
 }
 
+Span query_heads(const Shard& shard) { return shard.heads.front(); }
+Span kv_heads_of(const Shard& shard) { return shard.kv_heads.front(); }
 Span ffn_columns(const Shard& shard) { return shard.columns.front(); }
 
 std::vector<std::int64_t> sizes(const std::vector<Shard>& shards, const std::function<Span(const Shard&)>& part) {
@@ -36,7 +38,7 @@ std::vector<std::int64_t> sizes(const std::vector<Shard>& shards, const std::fun
 
 TEST(Shards, OneRankHoldsAll) {
   const Shard whole = make_shards(shape(8, 2), 1).front();
-  EXPECT_EQ(whole, (Shard{{0, 8}, {0, 2}, {{0, 1024}}, {{}}, {0, 1000}, {{}}, {{}}}));
+  EXPECT_EQ(whole, (Shard{{{0, 8}}, {{0, 2}}, {{0, 1024}}, {{}}, {0, 1000}, {{}}, {{}}}));
 }
 
 Architecture with_delta_net(bool tiled) {
@@ -93,42 +95,42 @@ TEST(Shards, KeyHeadsOfDeltaNetsGoRoundOnce) {
 
 TEST(Shards, EightKvHeadsOverThree) {
   const auto equal = make_shards(shape(32, 8), 3);
-  EXPECT_THAT(sizes(equal, &Shard::kv_heads), ElementsAre(3, 3, 2));
-  EXPECT_THAT(sizes(equal, &Shard::heads), ElementsAre(12, 12, 8));
+  EXPECT_THAT(sizes(equal, kv_heads_of), ElementsAre(3, 3, 2));
+  EXPECT_THAT(sizes(equal, query_heads), ElementsAre(12, 12, 8));
   EXPECT_THAT(sizes(equal, ffn_columns), ElementsAre(344, 344, 336));
   EXPECT_THAT(sizes(equal, &Shard::vocabulary), ElementsAre(336, 336, 328));  // 125 grains of 8
 
   const auto uneven = make_shards(shape(32, 8), 3, {0.5, 0.25, 0.25});
-  EXPECT_THAT(sizes(uneven, &Shard::kv_heads), ElementsAre(4, 2, 2));
+  EXPECT_THAT(sizes(uneven, kv_heads_of), ElementsAre(4, 2, 2));
   EXPECT_THAT(sizes(uneven, ffn_columns), ElementsAre(512, 256, 256));
 
   const auto steep = make_shards(shape(32, 8), 3, {0.98, 0.01, 0.01});
-  EXPECT_THAT(sizes(steep, &Shard::kv_heads), ElementsAre(6, 1, 1));
+  EXPECT_THAT(sizes(steep, kv_heads_of), ElementsAre(6, 1, 1));
 
   // Due 0.56 each, the last two get one before the others' remainders count.
   const auto small = make_shards(shape(32, 8), 4, {0.45, 0.41, 0.07, 0.07});
-  EXPECT_THAT(sizes(small, &Shard::kv_heads), ElementsAre(3, 3, 1, 1));
+  EXPECT_THAT(sizes(small, kv_heads_of), ElementsAre(3, 3, 1, 1));
 }
 
 TEST(Shards, MoreRanksThanKvHeadsShareThem) {
   const auto four = make_shards(shape(8, 2), 4);
-  EXPECT_THAT(sizes(four, &Shard::heads), ElementsAre(2, 2, 2, 2));
-  EXPECT_EQ(four[1].kv_heads, (Span{0, 1}));
-  EXPECT_EQ(four[2].kv_heads, (Span{1, 2}));
+  EXPECT_THAT(sizes(four, query_heads), ElementsAre(2, 2, 2, 2));
+  EXPECT_EQ(four[1].kv_heads.front(), (Span{0, 1}));
+  EXPECT_EQ(four[2].kv_heads.front(), (Span{1, 2}));
 
   // The KV heads go to the ranks whose shares sum up best: the strong rank alone has one.
   const auto uneven = make_shards(shape(8, 2), 3, {0.5, 0.25, 0.25});
-  EXPECT_THAT(sizes(uneven, &Shard::heads), ElementsAre(4, 2, 2));
-  EXPECT_EQ(uneven[0].kv_heads, (Span{0, 1}));
-  EXPECT_EQ(uneven[2].kv_heads, (Span{1, 2}));
+  EXPECT_THAT(sizes(uneven, query_heads), ElementsAre(4, 2, 2));
+  EXPECT_EQ(uneven[0].kv_heads.front(), (Span{0, 1}));
+  EXPECT_EQ(uneven[2].kv_heads.front(), (Span{1, 2}));
 
-  EXPECT_THAT(sizes(make_shards(shape(8, 2), 8), &Shard::heads), ElementsAre(1, 1, 1, 1, 1, 1, 1, 1));
-  EXPECT_THAT(sizes(make_shards(shape(8, 1), 3), &Shard::heads), ElementsAre(3, 3, 2));
+  EXPECT_THAT(sizes(make_shards(shape(8, 2), 8), query_heads), ElementsAre(1, 1, 1, 1, 1, 1, 1, 1));
+  EXPECT_THAT(sizes(make_shards(shape(8, 1), 3), query_heads), ElementsAre(3, 3, 2));
   // No KV head has more ranks than query heads, however the shares lie.
-  EXPECT_THAT(sizes(make_shards(shape(4, 2), 4, {0.9, 0.04, 0.03, 0.03}), &Shard::heads), ElementsAre(1, 1, 1, 1));
-  EXPECT_THAT(sizes(make_shards(shape(4, 2), 3, {0.01, 0.01, 0.98}), &Shard::heads), ElementsAre(1, 1, 2));
+  EXPECT_THAT(sizes(make_shards(shape(4, 2), 4, {0.9, 0.04, 0.03, 0.03}), query_heads), ElementsAre(1, 1, 1, 1));
+  EXPECT_THAT(sizes(make_shards(shape(4, 2), 3, {0.01, 0.01, 0.98}), query_heads), ElementsAre(1, 1, 2));
   // And each that comes later has one rank at least.
-  EXPECT_THAT(sizes(make_shards(shape(12, 3), 4, {0.01, 0.01, 0.01, 0.97}), &Shard::heads), ElementsAre(2, 2, 4, 4));
+  EXPECT_THAT(sizes(make_shards(shape(12, 3), 4, {0.01, 0.01, 0.01, 0.97}), query_heads), ElementsAre(2, 2, 4, 4));
 }
 
 TEST(Shards, SmallSizesAreCutFinely) {
@@ -231,21 +233,21 @@ RC_GTEST_PROP(ShardsProperty, CoverEverythingOnceAndInOrder, ()) {
     }
     RC_ASSERT(next == size);
   };
-  covers(&Shard::heads, g.arch.heads);
+  covers(query_heads, g.arch.heads);
   covers(ffn_columns, g.arch.kinds.front().ffn);
   covers(&Shard::vocabulary, g.arch.vocabulary);
 }
 
 RC_GTEST_PROP(ShardsProperty, QueryHeadsAreWithTheirKvHeads, ()) {
   const Group g = random_group();
-  const std::int64_t group = g.arch.heads / g.arch.kv_heads;
+  const std::int64_t group = g.arch.heads / g.arch.kinds.front().kv_heads;
   for (const Shard& shard : make_shards(g.arch, g.degree, g.shares)) {
-    RC_ASSERT(shard.kv_heads.first == shard.heads.first / group);
-    RC_ASSERT(shard.kv_heads.end == (shard.heads.end - 1) / group + 1);
-    if (g.degree <= g.arch.kv_heads)
-      RC_ASSERT(shard.heads.size() == shard.kv_heads.size() * group);
+    RC_ASSERT(shard.kv_heads.front().first == shard.heads.front().first / group);
+    RC_ASSERT(shard.kv_heads.front().end == (shard.heads.front().end - 1) / group + 1);
+    if (g.degree <= g.arch.kinds.front().kv_heads)
+      RC_ASSERT(shard.heads.front().size() == shard.kv_heads.front().size() * group);
     else
-      RC_ASSERT(shard.kv_heads.size() == 1);
+      RC_ASSERT(shard.kv_heads.front().size() == 1);
   }
 }
 
@@ -255,7 +257,7 @@ RC_GTEST_PROP(ShardsProperty, ALargerShareNeverHoldsLess, ()) {
   for (std::size_t a = 0; a < g.shares.size(); ++a)
     for (std::size_t b = 0; b < g.shares.size(); ++b) {
       if (g.shares[a] <= g.shares[b]) continue;
-      if (g.degree <= g.arch.kv_heads) RC_ASSERT(shards[a].heads.size() >= shards[b].heads.size());
+      if (g.degree <= g.arch.kinds.front().kv_heads) RC_ASSERT(shards[a].heads.front().size() >= shards[b].heads.front().size());
       // The last rank also holds what is less than a grain of 8.
       RC_ASSERT(ffn_columns(shards[a]).size() + 7 >= ffn_columns(shards[b]).size());
       RC_ASSERT(shards[a].vocabulary.size() + 7 >= shards[b].vocabulary.size());

@@ -49,16 +49,16 @@ class List {
   std::vector<TensorSpec> tensors_;
 };
 
-void add_attention(const Architecture& arch, List& list) {
-  const std::int64_t query = arch.heads * arch.head_dim, key = arch.kv_heads * arch.head_dim;
+void add_attention(const Architecture& arch, const LayerKind& kind, List& list) {
+  const std::int64_t query = arch.heads * kind.head_dim, key = kind.kv_heads * kind.head_dim;
   list.add_linear("q", arch.output_gate ? 2 * query : query, arch.hidden, TensorCut::heads, arch.qkv_bias);
   list.add_linear("k", key, arch.hidden, TensorCut::kv_heads, arch.qkv_bias);
-  list.add_linear("v", key, arch.hidden, TensorCut::kv_heads, arch.qkv_bias);
+  if (!kind.keys_are_values) list.add_linear("v", key, arch.hidden, TensorCut::kv_heads, arch.qkv_bias);
   if (arch.sinks) list.add("sinks", "", {arch.heads}, TensorCut::heads);
   list.add_linear("o", arch.hidden, query, TensorCut::heads_in, arch.output_bias);
   if (arch.qk_norm == QkNorm::head) {
-    list.add_norm("q_norm", arch.head_dim, arch.norm_bias);
-    list.add_norm("k_norm", arch.head_dim, arch.norm_bias);
+    list.add_norm("q_norm", kind.head_dim, arch.norm_bias);
+    list.add_norm("k_norm", kind.head_dim, arch.norm_bias);
   } else if (arch.qk_norm == QkNorm::whole) {
     list.add("q_norm", ".weight", {query}, TensorCut::heads);
     list.add("k_norm", ".weight", {key}, TensorCut::kv_heads);
@@ -88,7 +88,8 @@ void add_delta_net(const Architecture& arch, const DeltaNet& delta, List& list) 
 }  // namespace
 
 bool TensorSpec::is_exact() const {
-  return is_convolution() || role == selection_bias_role || role == delta_decay_role || role == delta_step_role;
+  return is_convolution() || role == selection_bias_role || role == expert_factors_role || role == delta_decay_role ||
+         role == delta_step_role;
 }
 
 std::int64_t TensorSpec::elements() const {
@@ -126,7 +127,7 @@ std::vector<TensorSpec> block_tensors(const Architecture& arch, std::int64_t lay
   const LayerKind& kind = arch.kind(layer);
   List list(arch, layer);
   list.add_norm("attention_norm", arch.hidden, arch.norm_bias);
-  kind.delta ? add_delta_net(arch, kind.delta, list) : add_attention(arch, list);
+  kind.delta ? add_delta_net(arch, kind.delta, list) : add_attention(arch, kind, list);
   if (arch.output_norms) list.add_norm("attention_output_norm", arch.hidden, arch.norm_bias);
   list.add_norm("ffn_norm", arch.hidden, arch.norm_bias);
   if (arch.output_norms) list.add_norm("ffn_output_norm", arch.hidden, arch.norm_bias);
@@ -140,6 +141,13 @@ std::vector<TensorSpec> block_tensors(const Architecture& arch, std::int64_t lay
     list.add_linear("shared.down", arch.hidden, experts.shared_ffn, TensorCut::shared_ffn_in, false);
     if (experts.shared_gate) list.add_linear("shared.share", 1, arch.hidden, TensorCut::replicated, false);
   }
+  if (experts.own_norms) {
+    list.add("router.norm", "", {arch.hidden}, TensorCut::replicated);
+    for (const char* role : {"shared_output_norm", "routed_norm", "routed_output_norm"})
+      list.add_norm(role, arch.hidden, arch.norm_bias);
+  }
+  if (experts.router.expert_factors) list.add(expert_factors_role, "", {experts.count}, TensorCut::replicated);
+  if (arch.layer_factors) list.add(layer_factor_role, "", {1}, TensorCut::replicated);
   list.of_each(experts.count);
   const std::string of = experts.count > 0 ? "experts.E." : "";
   if (arch.gated) list.add_linear(of + "gate", kind.ffn, arch.hidden, TensorCut::ffn, arch.ffn_bias);

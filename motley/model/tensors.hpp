@@ -31,7 +31,8 @@ constexpr bool cuts_columns(TensorCut cut) {
 }
 
 inline constexpr std::string_view selection_bias_role = "router.selection_bias", delta_decay_role = "delta.decay",
-                                  delta_step_role = "delta.step";
+                                  delta_step_role = "delta.step", expert_factors_role = "router.expert_factors",
+                                  layer_factor_role = "layer_factor";
 
 // One tensor of the checkpoint. Roles: docs/reference/model.md.
 struct TensorSpec {
@@ -60,7 +61,7 @@ struct TensorSpec {
   // In fp32 whatever the weights are: a choice or a state would be another.
   bool is_exact() const;
   // No gradient reaches it, and published numbers of parameters are without it.
-  bool is_parameter() const { return role != selection_bias_role; }
+  bool is_parameter() const { return role != selection_bias_role && role != layer_factor_role; }
 };
 
 // Of a block; alike ones of its experts stand once.

@@ -35,7 +35,14 @@ std::string untrainable(const Architecture& arch) {
   if (arch.output_gate) return "layer 0: its attention has an output gate";
   if (arch.sinks) return "layer 0: its attention has sinks";
   if (arch.qk_norm == QkNorm::whole) return "layer 0: its norms of queries and keys are over all heads together";
-  return {};
+  for (std::int64_t layer = 0; layer < arch.layers; ++layer) {
+    if (arch.kind(layer).experts.own_norms)
+      return fmt::format("layer {}: its experts and the FFN at their side have norms of their own", layer);
+    if (arch.kind(layer).keys_are_values) return fmt::format("layer {}: its keys are its values, too", layer);
+  }
+  if (arch.value_norm) return "layer 0: its attention has norms of values";
+  if (arch.layer_factors) return "layer 0: a learned factor is on what leaves it";
+  return arch.logit_cap > 0 ? "its logits are capped" : "";
 }
 
 std::int64_t rank_parameters(const Architecture& arch, const ModelPart& part, const Shard& shard) {
@@ -49,8 +56,18 @@ std::int64_t backward_elements_per_token(const Architecture& arch, std::int64_t 
   return (arch.kinds[kind].experts.count > 0 ? 6 : 3) * arch.hidden + (arch.gated ? 3 : 2) * columns;
 }
 
+namespace {
+
+// Of a rank's queries and keys.
+std::int64_t head_elements(const Architecture& arch, std::int64_t layer, const Shard& shard) {
+  const std::size_t kind = arch.kind_index(layer);
+  return (shard.heads[kind].size() + shard.kv_heads[kind].size()) * arch.kinds[kind].head_dim;
+}
+
+}  // namespace
+
 std::int64_t stored_elements_per_token(const Architecture& arch, std::int64_t layer, const Shard& shard) {
-  const std::int64_t attention = (2 * shard.heads.size() + 2 * shard.kv_heads.size()) * arch.head_dim;
+  const std::int64_t attention = 2 * head_elements(arch, layer, shard);
   const Experts& experts = arch.kind(layer).experts;
   const std::int64_t routing = experts.active * (2 * arch.hidden + 7) + experts.count;
   return (arch.output_norms ? 6 : 4) * arch.hidden + attention +
@@ -59,7 +76,7 @@ std::int64_t stored_elements_per_token(const Architecture& arch, std::int64_t la
 
 ElementTraffic element_traffic_per_token(const Architecture& arch, std::int64_t layer, const Shard& shard) {
   const std::int64_t rotated =
-      arch.position == PositionKind::rotary ? (shard.heads.size() + shard.kv_heads.size()) * arch.head_dim : 0;
+      arch.position == PositionKind::rotary ? head_elements(arch, layer, shard) : 0;
   const std::int64_t ffn = passed_columns(arch, layer, shard);
   const std::int64_t norms = arch.output_norms ? 4 : 2, sums = arch.kind(layer).experts.shared_ffn > 0 ? 3 : 2;
   return {.forward = (norms * 2 + sums * 3) * arch.hidden + 2 * rotated + (arch.gated ? 3 : 2) * ffn,

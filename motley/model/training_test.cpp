@@ -12,8 +12,8 @@ Architecture decoder() {
   arch.layers = 2;
   arch.hidden = 8;
   arch.heads = 4;
-  arch.kv_heads = 2;
-  arch.head_dim = 2;
+  arch.kinds.front().kv_heads = 2;
+  arch.kinds.front().head_dim = 2;
   arch.kinds.front().ffn = 16;
   arch.vocabulary = 32;
   arch.context = 64;

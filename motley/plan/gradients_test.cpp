@@ -45,7 +45,7 @@ std::vector<Part> parts_of(const TrainPlan& plan, const std::string& name) {
 TEST(GradientParts, OfACutMatrixAreThoseOfItsRanks) {
   const std::string name = "model.layers.0.self_attn.q_proj.weight";
   const TrainPlan sharded = two_by_two(Sharding::zero2);
-  const std::int64_t rows = sharded.model.arch.heads * sharded.model.arch.head_dim, quarter = rows / 4;
+  const std::int64_t rows = sharded.model.arch.heads * sharded.model.arch.kinds.front().head_dim, quarter = rows / 4;
   EXPECT_EQ(parts_of(sharded, name), (std::vector<Part>{{{0, quarter}, {{"box/0", 1}}},
                                                         {{quarter, 2 * quarter}, {{"box/2", 1}}},
                                                         {{2 * quarter, 3 * quarter}, {{"box/1", 1}}},
@@ -58,7 +58,7 @@ TEST(GradientParts, OfACutMatrixAreThoseOfItsRanks) {
 // Tensor-parallel ranks each have all of a norm's gradient; of the norms inside attention each has its own heads'.
 TEST(GradientParts, OfNormsCountOnceOrByHeads) {
   const TrainPlan plan = two_by_two(Sharding::none);
-  const std::int64_t hidden = plan.model.arch.hidden, head = plan.model.arch.head_dim;
+  const std::int64_t hidden = plan.model.arch.hidden, head = plan.model.arch.kinds.front().head_dim;
   EXPECT_EQ(parts_of(plan, "model.layers.0.input_layernorm.weight"),
             (std::vector<Part>{{{0, hidden}, {{"box/0", 0.5}, {"box/1", 0.5}, {"box/2", 0.5}, {"box/3", 0.5}}}}));
   EXPECT_EQ(parts_of(plan, "model.layers.0.self_attn.q_norm.weight"),

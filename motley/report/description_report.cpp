@@ -1,6 +1,7 @@
 #include "motley/report/description_report.hpp"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <map>
@@ -24,6 +25,16 @@ void add_type_cells(std::vector<std::string>& cells, const DeviceType& type) {
   cells.push_back(human_bytes(static_cast<double>(type.memory_bytes)));
   cells.push_back(human_rate(type.memory_bandwidth_bytes_per_s));
   cells.push_back(flops_text(type));
+}
+
+// Of each size that layers have.
+std::string heads_text(const Architecture& a) {
+  std::vector<std::string> texts;
+  for (const LayerKind& kind : a.kinds) {
+    std::string text = fmt::format("{} heads, {} key/value heads, head size {}", a.heads, kind.kv_heads, kind.head_dim);
+    if (std::ranges::find(texts, text) == texts.end()) texts.push_back(std::move(text));
+  }
+  return fmt::format("{}", fmt::join(texts, "; or "));
 }
 
 std::string ffn_text(const Architecture& arch, const LayerKind& kind, std::int64_t layers) {
@@ -94,7 +105,7 @@ std::string model_report(const Model& model) {
   Table table({"", ""});
   table.add({"family", a.family});
   table.add({"layers", fmt::format("{} of hidden size {}", a.layers, a.hidden)});
-  table.add({"attention", fmt::format("{} heads, {} key/value heads, head size {}", a.heads, a.kv_heads, a.head_dim)});
+  table.add({"attention", heads_text(a)});
   const auto with_delta = std::ranges::find_if(a.kinds, [](const LayerKind& kind) { return bool(kind.delta); });
   if (with_delta != a.kinds.end()) {
     const DeltaNet& delta = with_delta->delta;
@@ -123,7 +134,7 @@ std::string model_report(const Model& model) {
   const double flops = blocks_flops(a, 0) + head_flops(a);
   table.add({"compute", human_flop(flops) + " per token at context 0"});
   table.add({"kv cache", fmt::format("{} per token as bf16, all layers",
-                                     bytes(attention_layers(a) * kv_bytes_per_token(a, DType::bf16)))});
+                                     bytes(kv_bytes_per_token(a, {0, a.layers}, DType::bf16)))});
   if (const std::int64_t of_sequence = states_of_sequence(a); of_sequence > 0)
     table.add({"states", fmt::format("{} per sequence, all delta nets", bytes(of_sequence))});
   return fmt::format("{}\n{}", printable(model.name), table.render());
@@ -138,8 +149,8 @@ Value model_json(const Model& model) {
                         {"layers", a.layers},
                         {"hidden", a.hidden},
                         {"heads", a.heads},
-                        {"kv_heads", a.kv_heads},
-                        {"head_dim", a.head_dim},
+                        {"kv_heads", a.kinds.front().kv_heads},
+                        {"head_dim", a.kinds.front().head_dim},
                         {"ffn", a.kinds.front().ffn},
                         {"experts", experts.count},
                         {"active_experts", experts.active},
@@ -150,7 +161,7 @@ Value model_json(const Model& model) {
                         {"active_parameters", active_parameters(a)},
                         {"block_parameters", block_parameters(a, 0)},
                         {"flop_per_token", blocks_flops(a, 0) + head_flops(a)},
-                        {"kv_bytes_per_token", attention_layers(a) * kv_bytes_per_token(a, DType::bf16)},
+                        {"kv_bytes_per_token", kv_bytes_per_token(a, {0, a.layers}, DType::bf16)},
                         {"state_bytes_per_sequence", states_of_sequence(a)}});
 }
 

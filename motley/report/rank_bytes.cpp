@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
+#include <algorithm>
 #include <ranges>
 
 #include "motley/base/units.hpp"
@@ -22,13 +23,23 @@ std::vector<RankBytes> rank_bytes(const Architecture& arch, const ModelPart& par
   return ranks;
 }
 
+namespace {
+
+// Of each kind of layer, where they differ.
+std::string sizes(const std::vector<Span>& spans) {
+  const auto size = [&](const Span& span) { return span.size() == spans.front().size(); };
+  if (std::ranges::all_of(spans, size)) return fmt::format("{}", spans.front().size());
+  return fmt::format("{}", fmt::join(spans | std::views::transform(&Span::size), "/"));
+}
+
+}  // namespace
+
 std::string rank_bytes_report(const std::vector<RankBytes>& ranks) {
   Table table({">rank", ">heads", ">kv heads", ">ffn", ">weights", ">kv", ">buffers", ">total"});
   const auto show = [](std::int64_t bytes) { return human_bytes(static_cast<double>(bytes)); };
   for (std::size_t rank = 0; rank < ranks.size(); ++rank) {
     const RankBytes& bytes = ranks[rank];
-    table.add({fmt::format("{}", rank), fmt::format("{}", bytes.shard.heads.size()),
-               fmt::format("{}", bytes.shard.kv_heads.size()),
+    table.add({fmt::format("{}", rank), sizes(bytes.shard.heads), sizes(bytes.shard.kv_heads),
                fmt::format("{}", fmt::join(bytes.shard.columns | std::views::transform(&Span::size), "/")),
                show(bytes.weights), show(bytes.kv), show(bytes.activations),
                show(bytes.weights + bytes.kv + bytes.activations)});

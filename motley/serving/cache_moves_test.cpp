@@ -75,7 +75,7 @@ TEST(CacheMoves, TakeAsLongAsTheBusiestLink) {
   const ServePlan after = chain({{"box/0", 0, 1}, {"box/1", 1, 4}});
   const Architecture& arch = after.model.arch;
   const double layer_bytes =
-      3.0 * static_cast<double>(after.step.block_tokens * kv_bytes_per_token(arch, after.stages[0].kv_type));
+      3.0 * static_cast<double>(after.step.block_tokens * kv_bytes_per_token(arch, 0, after.stages[0].kv_type));
   const Cluster& cluster = after.cluster;
   const PathSpeed up = cluster.link(cluster.find_device("box/0"), cluster.find_device("box/1"));
   const auto seconds = [&](std::vector<CacheMove> moves) {

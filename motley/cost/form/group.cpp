@@ -48,8 +48,6 @@ double state_flops(const Architecture& arch, std::int64_t layer, const Shard& sh
 
 Rank make_rank(const Architecture& arch, const DeviceType& type, const Shard& shard, DType weight_type, DType kv_type,
                const StepLimits& step) {
-  const double heads = static_cast<double>(shard.heads.size()) / static_cast<double>(arch.heads);
-  const double kv_heads = static_cast<double>(shard.kv_heads.size()) / static_cast<double>(arch.kv_heads);
   Rank rank{.memory_bytes = type.memory_bytes,
             .memory_bandwidth_bytes_per_s = type.memory_bandwidth_bytes_per_s,
             .flop_per_s = product_flop_per_s(type, weight_type),
@@ -76,15 +74,17 @@ Rank make_rank(const Architecture& arch, const DeviceType& type, const Shard& sh
          .experts = kind.experts,
          .held_experts = held_experts,
          .windowed = kind.window > 0,
+         .kv_bytes = static_cast<double>(kv_bytes_per_token(arch, layer, kv_type)) *
+                     static_cast<double>(shard.kv_heads[arch.kind_index(layer)].size()) /
+                     static_cast<double>(kind.kv_heads),
+         .attention_flops = attention_flops(arch, layer) *
+                            static_cast<double>(shard.heads[arch.kind_index(layer)].size()) /
+                            static_cast<double>(arch.heads),
          .state_bytes = static_cast<double>(state_bytes(arch, layer, shard)),
          .flops = 2 * matrix_elements(arch, tensors, shard) + expert_flops + state_flops(arch, layer, shard),
          .expert_flops = expert_flops,
          .element_bytes = static_cast<double>(bytes_of(dtype_row(weight_type).computed_in, elements))});
   }
-  for (const std::int64_t layer : layer_of_kinds(arch))  // none where all layers have delta nets
-    rank.attention_flops =
-        std::max(rank.attention_flops, (block_flops(arch, layer, 1) - block_flops(arch, layer, 0)) * heads);
-  rank.kv_bytes = static_cast<double>(kv_bytes_per_token(arch, kv_type)) * kv_heads;
   rank.head_bytes =
       static_cast<double>(weight_bytes(arch, {.layers = {}, .embedding = false, .head = true}, shard, weight_type));
   rank.head_flops = 2 * matrix_elements(arch, head_tensors(arch), shard);

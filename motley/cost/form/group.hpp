@@ -23,6 +23,8 @@ struct BlockWork {
   Experts experts = {};
   std::int64_t held_experts = 0;  // whole, or columns of them
   bool windowed = false;          // a token looks back on no more than a window
+  double kv_bytes = 0;            // of one token's keys and values
+  double attention_flops = 0;     // of one token, per token of context
   double state_bytes = 0;         // that it keeps of a sequence in place of keys and values
   double flops = 0;               // of one token, without attention over the context
   double expert_flops = 0;        // of these those of the experts that it takes
@@ -39,8 +41,6 @@ struct Rank {
   bool unpacks = false;  // its weights are quantised
   std::optional<Overhead> overhead;
   std::vector<BlockWork> blocks = {};  // by kind of layer
-  double attention_flops = 0;          // of one token in one block, per token of context
-  double kv_bytes = 0;                 // of one token in one block
   double head_bytes = 0;               // final norm and LM head
   double head_flops = 0;               // of one token
 };

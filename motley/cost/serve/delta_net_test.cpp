@@ -25,8 +25,8 @@ TEST_F(DeltaNetCost, OfLayersWithoutKeysAndValuesTheStatesAreReadAndWritten) {
   EXPECT_EQ(delta.state_bytes, 4 * state_elements / 2);
   EXPECT_EQ(attention.state_bytes, 0);
   const StepLoad decoding{.tokens = 16, .context = 1000, .cached = 16000, .logits = 16};
-  EXPECT_EQ(kept_bytes(rank, delta, decoding), 2 * 16 * 4 * state_elements / 2);
-  EXPECT_EQ(kept_bytes(rank, attention, decoding), 16000 * rank.kv_bytes);
+  EXPECT_EQ(kept_bytes(delta, decoding), 2 * 16 * 4 * state_elements / 2);
+  EXPECT_EQ(kept_bytes(attention, decoding), 16000 * attention.kv_bytes);
   EXPECT_EQ(rank.kv_bytes, 2 * 256 * 2) << "one of two KV heads";
   EXPECT_EQ(rank.attention_flops, 4 * 8 * 256) << "of the layers that have attention";
 

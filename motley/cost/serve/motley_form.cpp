@@ -211,9 +211,9 @@ class MotleyForm final : public ServeForm {
                    work.expert_flops / work.flops, effective_flop_per_s(rank),
                    fmt::format(", of {} for each token", work.experts.active))}),
         joined("attention", block.attention,
-               {memory("memory", block.attention.memory_s, kept_bytes(rank, work, step), attention_bandwidth(rank), ""),
+               {memory("memory", block.attention.memory_s, kept_bytes(work, step), attention_bandwidth(rank), ""),
                 compute("compute", block.attention.compute_s,
-                        step.tokens * rank.attention_flops * step.context_of(work), attention_flop_per_s(rank), "")}),
+                        step.tokens * work.attention_flops * step.context_of(work), attention_flop_per_s(rank), "")}),
         leaf("element-wise", all * block.elementwise_s,
              fmt::format("per step, layer and rank {}", human_bytes(step.tokens * work.element_bytes)))};
     if (block.imbalance_s > 0)
@@ -230,9 +230,14 @@ class MotleyForm final : public ServeForm {
     std::vector<Term> terms;
     for (std::size_t kind = 0; kind < layers.size(); ++kind)
       if (layers[kind] > 0) terms.push_back(explain_layers(group, kind, layers[kind], step, times));
+    double sums_s = 0, sums = 0;
+    for (std::size_t kind = 0; kind < layers.size(); ++kind) {
+      sums_s += layers[kind] * step_.all_reduces_s(group, kind, step);
+      sums += layers[kind] * all_reduces(group.ranks.front().blocks[kind]);
+    }
     if (group.degree() > 1)
-      terms.push_back(leaf("all-reduce", all * step_.all_reduces_s(group, step),
-                           fmt::format("2 per layer, {} over {} devices",
+      terms.push_back(leaf("all-reduce", times * sums_s,
+                           fmt::format("{:g} per layer, {} over {} devices", sums / sum_of_layers(layers),
                                        human_bytes(step_.activation_bytes(group, step.tokens)), group.degree())));
     if (const double seconds = step_.norms_s(group, step); seconds > 0)
       terms.push_back(leaf("norms over all heads", all * seconds, "1 all-reduce per layer"));

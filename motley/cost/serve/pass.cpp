@@ -48,15 +48,16 @@ PassSeconds pass_seconds(const StepCost& cost, const TensorGroup& group, StageEn
   const Disk disk = tiers.disk.value_or(Disk{});
   const Rank& rank = group.ranks.front();
   // Of a layer, whichever kinds have their home where: their mean.
-  double layer_bytes = 0, layer_s = 0, attention_s = 0, cached_tokens = 0, context = 0;
+  double layer_bytes = 0, layer_s = 0, attention_s = 0, cached_bytes = 0, token_bytes = 0, attention_flops = 0;
   for (std::size_t kind = 0; kind < stage.kinds.size(); ++kind) {
     const double share = stage.kinds[kind] / layers;
     const BlockTime block = cost.block_time(group, kind, load);
     layer_bytes += share * static_cast<double>(rank.blocks[kind].bytes);
     layer_s += share * (block.products.seconds() + block.elementwise_s + cost.layer_overhead_s(group));
     attention_s += share * block.attention.seconds();
-    cached_tokens += share * load.cached_of(rank.blocks[kind]);
-    context += share * load.context_of(rank.blocks[kind]);
+    cached_bytes += share * load.cached_of(rank.blocks[kind]) * rank.blocks[kind].kv_bytes;
+    token_bytes += share * rank.blocks[kind].kv_bytes;
+    attention_flops += share * load.tokens * rank.blocks[kind].attention_flops * load.context_of(rank.blocks[kind]);
   }
   const double query_bytes = cost.attention_bytes(group, 1);
   const auto per = [](double bytes, double rate) { return rate > 0 ? bytes / rate : 0; };
@@ -86,8 +87,8 @@ PassSeconds pass_seconds(const StepCost& cost, const TensorGroup& group, StageEn
   }
 
   // Keys and values: those cached are read, new ones written, of every micro-batch.
-  const double cached = batches * cached_tokens * rank.kv_bytes;
-  const double written = batches * load.tokens * rank.kv_bytes;
+  const double cached = batches * cached_bytes;
+  const double written = batches * load.tokens * token_bytes;
   const auto attend_on_device = [&](ResourceSeconds& seconds) {
     at(seconds, Resource::device) += batches * attention_s;
     at(seconds, Resource::waiting) += batches * attention_s;
@@ -107,10 +108,10 @@ PassSeconds pass_seconds(const StepCost& cost, const TensorGroup& group, StageEn
       attend_on_device(seconds);
       at(seconds, Resource::host_memory) += per(cached, host.bandwidth_bytes_per_s);
     } else if (stage.cpu_attention) {
-      const double flops = load.tokens * rank.attention_flops * context;
-      const double host_s = std::max(per(cached / batches, host.bandwidth_bytes_per_s), per(flops, host.flop_per_s));
+      const double host_s =
+          std::max(per(cached_bytes, host.bandwidth_bytes_per_s), per(attention_flops, host.flop_per_s));
       const double queries = load.tokens * query_bytes;  // and as many bytes of results
-      const double new_bytes = load.tokens * rank.kv_bytes;
+      const double new_bytes = load.tokens * token_bytes;
       at(seconds, Resource::processors) = batches * host_s;
       at(seconds, Resource::download) = batches * per(queries + new_bytes, host.download_bytes_per_s);
       at(seconds, Resource::upload) = batches * per(queries, host.upload_bytes_per_s);

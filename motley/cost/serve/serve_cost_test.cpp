@@ -89,7 +89,7 @@ TEST(Group, BlocksOfAMixedFileHaveTheirOwnBytes) {
   EXPECT_EQ(group.ranks[0].blocks[0].bytes, small);
   EXPECT_EQ(group.ranks[0].blocks[1].bytes, small + more);
   EXPECT_EQ(largest_block_bytes(group.ranks[0]), small + more);
-  const std::int64_t kv = kv_cache_bytes(arch, 1, group.shards[0], DType::fp16, 16, plan.step.block_tokens);
+  const std::int64_t kv = kv_cache_bytes(arch, 0, group.shards[0], DType::fp16, 16, plan.step.block_tokens);
   TensorGroup tight = group;
   for (Rank& rank : tight.ranks) rank.memory_bytes = rank.fixed_bytes[0] + 3 * (small + more + kv);
   EXPECT_EQ(most_layers_in_memory(arch, tight, {}, {16}, plan.step), 3);
@@ -120,14 +120,14 @@ TEST(Group, RanksAddUpToTheBlock) {
   const TensorGroup group = group_of(plan, "a");
   const Architecture& arch = plan.model.arch;
   expect_close(group.ranks[0].blocks[0].flops + group.ranks[1].blocks[0].flops, block_flops(arch, 0, 0));
-  expect_close(group.ranks[0].attention_flops + group.ranks[1].attention_flops,
+  expect_close(group.ranks[0].blocks[0].attention_flops + group.ranks[1].blocks[0].attention_flops,
                block_flops(arch, 0, 1) - block_flops(arch, 0, 0));
-  expect_close(group.ranks[0].kv_bytes + group.ranks[1].kv_bytes,
-               static_cast<double>(kv_bytes_per_token(arch, DType::fp16)));
+  expect_close(group.ranks[0].blocks[0].kv_bytes + group.ranks[1].blocks[0].kv_bytes,
+               static_cast<double>(kv_bytes_per_token(arch, 0, DType::fp16)));
   plan.stages[0].kv_type = DType::q8_0;
   const TensorGroup eight = group_of(plan, "a");
   for (const std::size_t rank : {0, 1})
-    expect_close(eight.ranks[rank].kv_bytes, group.ranks[rank].kv_bytes * 34 / 64);  // of fp16
+    expect_close(eight.ranks[rank].blocks[0].kv_bytes, group.ranks[rank].blocks[0].kv_bytes * 34 / 64);  // of fp16
   expect_close(group.ranks[0].head_flops + group.ranks[1].head_flops, head_flops(arch));
   EXPECT_GT(group.ranks[0].blocks[0].bytes, 2 * group.ranks[1].blocks[0].bytes);
 }
@@ -549,7 +549,7 @@ TEST(Motley, MemoryIsThatOfTheModel) {
   const auto bytes = [&](std::int64_t layers) {
     const ModelPart part{.layers = {0, layers}, .embedding = false, .head = true};
     return weight_bytes(deep, part, group.shards[0], DType::fp16) +
-           kv_cache_bytes(deep, layers, group.shards[0], DType::fp16, tokens, plan.step.block_tokens) +
+           layers * kv_cache_bytes(deep, 0, group.shards[0], DType::fp16, tokens, plan.step.block_tokens) +
            activation_bytes(deep, part, group.shards[0], DType::fp16, plan.step) + (std::int64_t{1} << 30);
   };
   EXPECT_GT(most, 10);

@@ -99,8 +99,10 @@ double attention_flop_per_s(const Rank& rank) {
   return rank.flop_per_s * (share.attention_compute > 0 ? share.attention_compute : share.compute);
 }
 
-double kept_bytes(const Rank& rank, const BlockWork& block, const StepLoad& load) {
-  return load.cached_of(block) * rank.kv_bytes + 2 * load.decoding() * block.state_bytes;
+double all_reduces(const BlockWork& block) { return block.experts.own_norms ? 3 : 2; }
+
+double kept_bytes(const BlockWork& block, const StepLoad& load) {
+  return load.cached_of(block) * block.kv_bytes + 2 * load.decoding() * block.state_bytes;
 }
 
 double elementwise_s(const Rank& rank, const BlockWork& block) {
@@ -156,7 +158,7 @@ StepLoad StepCost::windowed(StepLoad load, double window_cached) const {
 
 double StepCost::block_s(const TensorGroup& group, std::size_t kind, const StepLoad& load) const {
   return block_time(group, kind, load).seconds() +
-         (all_reduces_s(group, load) + norms_s(group, load) + routing_s(group, kind, load) + layer_overhead_s(group));
+         (all_reduces_s(group, kind, load) + norms_s(group, load) + routing_s(group, kind, load) + layer_overhead_s(group));
 }
 
 double StepCost::ends_s(const TensorGroup& group, StageEnds ends, const StepLoad& load) const {
@@ -168,8 +170,8 @@ BlockTime StepCost::rank_time(const Rank& rank, std::size_t kind, const StepLoad
   const BlockWork& block = rank.blocks[kind];
   return {.products = {read_bytes(block, load) / effective_bandwidth(rank),
                        load.tokens * block.flops / effective_flop_per_s(rank), rank.efficiency.in_turn},
-          .attention = {kept_bytes(rank, block, load) / attention_bandwidth(rank),
-                        load.tokens * rank.attention_flops * load.context_of(block) / attention_flop_per_s(rank)},
+          .attention = {kept_bytes(block, load) / attention_bandwidth(rank),
+                        load.tokens * block.attention_flops * load.context_of(block) / attention_flop_per_s(rank)},
           .elementwise_s = load.tokens * elementwise_s(rank, block)};
 }
 
@@ -193,8 +195,9 @@ BlockTime StepCost::block_time(const TensorGroup& group, std::size_t kind, const
   return time;
 }
 
-double StepCost::all_reduces_s(const TensorGroup& group, const StepLoad& load) const {
-  return 2 * all_reduce_s(group, activation_bytes(group, load.tokens));
+double StepCost::all_reduces_s(const TensorGroup& group, std::size_t kind, const StepLoad& load) const {
+  return all_reduces(group.ranks.front().blocks[kind]) *
+         all_reduce_s(group, activation_bytes(group, load.tokens));
 }
 
 double StepCost::norms_s(const TensorGroup& group, const StepLoad& load) const {
@@ -233,7 +236,7 @@ double StepCost::activation_bytes(const TensorGroup& group, double tokens) const
 
 double StepCost::attention_bytes(const TensorGroup& group, double tokens) const {
   return activation_bytes(group, tokens) / static_cast<double>(arch_.hidden) *
-         static_cast<double>(arch_.heads * arch_.head_dim);
+         static_cast<double>(arch_.heads * largest_head(arch_));
 }
 
 double StepCost::crossing_bytes(const TensorGroup& group, double tokens) const {

@@ -6,7 +6,7 @@
 //   max(weights / bandwidth, t * flops / flop_per_s)                               products (or the sum: `in_turn`)
 //     + t * bytes read and written / bandwidth of element-wise operations          norms, sums, activations
 //     + max(k * kv_bytes / bandwidth, t * attention_flops(context) / flop_per_s)   attention, at shares of its own
-//     + 2 all-reduces of t * H activations + a constant per layer
+//     + 2 all-reduces (3 where experts have norms of their own) of t * H activations + a constant per layer
 //
 // where k cached tokens are read. A delta net has in attention's place the states of the sequences that decode, read
 // and written. Per stage and step come receiving the tokens (all-gather over the group after the striped crossing; on
@@ -41,7 +41,8 @@ struct StepLoad {
 };
 
 // Bytes that a block reads and writes of what it keeps of sequences.
-double kept_bytes(const Rank& rank, const BlockWork& block, const StepLoad& load);
+double all_reduces(const BlockWork& block);  // of activations
+double kept_bytes(const BlockWork& block, const StepLoad& load);
 
 // Of a block's experts, the share that the tokens of a step take at least once. B tokens that each choose k of E
 // independently take E (1 - (1 - k / E)^B); popular experts, and tokens of one text that resemble each other, make them
@@ -100,7 +101,7 @@ class StepCost {
   // Their parts.
   BlockTime block_time(const TensorGroup& group, std::size_t kind, const StepLoad& load) const;  // of the slowest rank
   double touched(const BlockWork& block, const StepLoad& load) const;          // of its experts, on average
-  double all_reduces_s(const TensorGroup& group, const StepLoad& load) const;  // both of a block
+  double all_reduces_s(const TensorGroup& group, std::size_t kind, const StepLoad& load) const;  // all of a block
   // Of a block's weights, those that a step reads: of its experts, and of all.
   double expert_bytes(const BlockWork& block, const StepLoad& load) const;
   double read_bytes(const BlockWork& block, const StepLoad& load) const;

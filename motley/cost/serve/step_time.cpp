@@ -49,8 +49,8 @@ StageTime::Rank rank_time(const Rank& rank, std::size_t kind, double layers, boo
           .held_experts = block.held_experts,
           .windowed = block.windowed,
           .in_turn = rank.efficiency.in_turn,
-          .cached_s = block.state_bytes > 0 ? 0 : layers * rank.kv_bytes / attention_bandwidth(rank),
-          .attended_s = block.state_bytes > 0 ? 0 : layers * rank.attention_flops / attention_flop_per_s(rank),
+          .cached_s = layers * block.kv_bytes / attention_bandwidth(rank),
+          .attended_s = layers * block.attention_flops / attention_flop_per_s(rank),
           .state_s = layers * 2 * block.state_bytes / attention_bandwidth(rank),
           .head_s = head ? rank.head_bytes / effective_bandwidth(rank) : 0,
           .logit_s = head ? rank.head_flops / effective_flop_per_s(rank) : 0,
@@ -244,7 +244,10 @@ StageTime StepTimes::stage(const RouteChain& chain, std::size_t hop) const {
     time.all_reduces.push_back(
         {count, message(group.link, 2 * (n - 1), 2 * (n - 1) / n * bytes), message(group.link, 1, (n - 1) * bytes)});
   };
-  add_all_reduces(2 * sum_of_layers(layers) + (first ? 1 : 0), hidden_bytes);
+  double sums = first ? 1 : 0;
+  for (std::size_t kind = 0; kind < layers.size(); ++kind)
+    sums += layers[kind] * all_reduces(group.ranks.front().blocks[kind]);
+  add_all_reduces(sums, hidden_bytes);
   if (plan_.model.arch.qk_norm == QkNorm::whole) add_all_reduces(sum_of_layers(layers), squares_bytes);
   for (std::size_t kind = 0; kind < layers.size(); ++kind)
     if (const double bytes = routing_bytes(group, kind, 1); bytes > 0 && layers[kind] > 0)

@@ -238,7 +238,7 @@ PassParts TrainStepCost::block_parts(const TensorGroup& group, std::size_t r, st
   parts.forward.products_s = std::max(static_cast<double>(block.bytes) / effective_bandwidth(rank),
                                       tokens * block.flops / (rank.flop_per_s * share.products));
   parts.backward.products_s = backward_products * parts.forward.products_s;
-  parts.forward.attention_s = tokens * rank.attention_flops * context / (rank.flop_per_s * share.attention);
+  parts.forward.attention_s = tokens * block.attention_flops * context / (rank.flop_per_s * share.attention);
   parts.backward.attention_s = backward_attention * parts.forward.attention_s;
   parts.forward.elementwise_s = static_cast<double>(traffic.forward) * element_s;
   parts.backward.elementwise_s = static_cast<double>(traffic.backward) * element_s;
@@ -410,7 +410,7 @@ BlockPass TrainStepCost::block(const StageWork& work, const LayerStrategy& strat
     BlockPass pass;
     double tensor_s = 0;                              // of one pass; measured ones have it
     if (!measured_together(ranks, LayerPart::block))  // shares of experts go back as logits came
-      tensor_s = step_.all_reduces_s(ranks, {.tokens = tokens}) + step_.routing_s(ranks, kind, {.tokens = tokens});
+      tensor_s = step_.all_reduces_s(ranks, kind, {.tokens = tokens}) + step_.routing_s(ranks, kind, {.tokens = tokens});
     own.tensor_s = (strategy.recompute ? 3 : 2) * tensor_s;
     if (auto time = measured(ranks, count, LayerPart::block)) {
       time = scaled(*time, part_of_measured(ranks, kind));

@@ -56,8 +56,8 @@ struct NormTask {
   Norm kind;
   const T* input;
   T* output;
-  const T* weight;
-  const T* bias;  // may be null
+  const T* weight;  // may be null: it is 1 then
+  const T* bias;    // may be null
   std::int64_t columns;
   float epsilon;
 };

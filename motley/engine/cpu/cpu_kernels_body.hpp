@@ -32,7 +32,8 @@ void norm(const NormTask<T>& task, std::int64_t first, std::int64_t last) {
     const float scale = 1.0f / std::sqrt(sum(squares) / static_cast<float>(n) + task.epsilon);
     const float more = task.kind == Norm::rms1p ? 1 : 0;
     for (std::int64_t i = 0; i < n; i += lanes) {
-      Vec value = (load_at(x + i, n - i) - mean) * scale * (load_at(task.weight + i, n - i) + more);
+      Vec value = (load_at(x + i, n - i) - mean) * scale;
+      if (task.weight) value *= load_at(task.weight + i, n - i) + more;
       if (task.bias) value += load_at(task.bias + i, n - i);
       store_at(y + i, value, n - i);
     }

@@ -20,7 +20,8 @@ struct ActivationRule {
   float limit, slope;
 };
 
-// out [rows, columns] = norm(input) * weight + bias, in fp32 inside; in place where out is input. bias may be null.
+// out [rows, columns] = norm(input) * weight + bias, in fp32 inside; in place where out is input. weight may be
+// null, which counts as 1, and bias.
 struct NormTask {
   NormKind kind;
   Element element;

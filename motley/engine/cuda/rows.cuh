@@ -61,10 +61,13 @@ __global__ void __launch_bounds__(1024) norm_kernel(NormTask task) {
   const float factor = rsqrtf(block_sum(squares, parts[1]) / columns + task.epsilon);
   const float more = task.kind == NormKind::rms1p ? 1.0f : 0.0f;
   for_packs([&](int at, const Pack<T, N>& x) {
-    const Pack<T, N> w = load_pack<N>(weight + at);
     Pack<T, N> result;
     float y[N];
-    for (int i = 0; i < N; ++i) y[i] = (to_float(x.of[i]) - mean) * factor * (to_float(w.of[i]) + more);
+    for (int i = 0; i < N; ++i) y[i] = (to_float(x.of[i]) - mean) * factor;
+    if (weight != nullptr) {
+      const Pack<T, N> w = load_pack<N>(weight + at);
+      for (int i = 0; i < N; ++i) y[i] *= to_float(w.of[i]) + more;
+    }
     if (bias != nullptr) {
       const Pack<T, N> b = load_pack<N>(bias + at);
       for (int i = 0; i < N; ++i) y[i] += to_float(b.of[i]);

@@ -133,8 +133,8 @@ class AtenOps final : public Ops {
   void norm(Norm kind, Tensor& out, const Tensor& input, const NormWeights& weights, double epsilon) const override {
     Tensor x = wide(input);
     if (kind == Norm::layer) x = x - x.mean(-1, true);
-    const Tensor weight = wide(weights.weight);
-    x = x * at::rsqrt(x.square().mean(-1, true) + epsilon) * (kind == Norm::rms1p ? weight + 1 : weight);
+    x = x * at::rsqrt(x.square().mean(-1, true) + epsilon);
+    if (weights.weight.defined()) x = x * (wide(weights.weight) + (kind == Norm::rms1p ? 1 : 0));
     if (weights.bias.defined()) x = x + wide(weights.bias);
     Result::put(out, x, input.scalar_type());
   }

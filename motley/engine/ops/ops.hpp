@@ -124,7 +124,7 @@ class Ops {
     linear(product, input, linear_weights.weight, {});
     add(sum, product, linear_weights.bias);
   }
-  // Over the last dimension of input [..., columns]; in place where `out` is `input`.
+  // Over the last dimension of input [..., columns]; in place where `out` is `input`. Without a weight it counts as 1.
   virtual void norm(Norm kind, at::Tensor& out, const at::Tensor& input, const NormWeights& weights,
                     double epsilon) const = 0;
   // heads [T, count, head_dim], in place; positions [T].

@@ -56,6 +56,7 @@ RotaryFrequencies rotary_frequencies(const Rotary& rotary, std::int64_t head_dim
     const float exponent = static_cast<float>(i) / static_cast<float>(dim);
     out.inverse_frequencies.push_back(1.0f / std::pow(static_cast<float>(theta), exponent));
   }
+  std::fill(out.inverse_frequencies.begin() + turning_pairs(rotary, dim), out.inverse_frequencies.end(), 0.0f);
   switch (rotary.scaling) {
     case RotaryScaling::none:
     case RotaryScaling::dynamic: break;
@@ -77,6 +78,17 @@ RotaryFrequencies rotary_frequencies(const Rotary& rotary, std::int64_t head_dim
     }
   }
   return out;
+}
+
+std::vector<RotaryFrequencies> rotary_frequencies(const Architecture& arch, std::int64_t longest) {
+  std::vector<RotaryFrequencies> all;
+  if (arch.position != PositionKind::rotary) return all;
+  for (std::size_t rule = 0; rule < arch.rotaries.size(); ++rule) {
+    const auto kind = std::ranges::find(arch.kinds, rule, &LayerKind::rotary);
+    const LayerKind& rotated = kind != arch.kinds.end() ? *kind : arch.kinds.front();
+    all.push_back(rotary_frequencies(arch.rotaries[rule], rotated.head_dim, longest));
+  }
+  return all;
 }
 
 }  // namespace motley

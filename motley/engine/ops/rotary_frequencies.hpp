@@ -18,5 +18,7 @@ struct RotaryFrequencies {
   bool operator==(const RotaryFrequencies&) const = default;
 };
 RotaryFrequencies rotary_frequencies(const Rotary& rotary, std::int64_t head_dim, std::int64_t longest = 0);
+// Of each of a model's rules, for the heads that are rotated by it. Empty where positions are learned.
+std::vector<RotaryFrequencies> rotary_frequencies(const Architecture& arch, std::int64_t longest);
 
 }  // namespace motley

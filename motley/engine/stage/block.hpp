@@ -29,7 +29,7 @@ struct BlockBuffers {
   at::Tensor routed, chosen, shares, shared_gate, shared_up;             // where there are experts
   at::Tensor squares;                                                    // of queries and keys, where norms are whole
   at::Tensor gated_query = {};  // where attention has an output gate: of each head the query, then its gate
-  at::Tensor shared_share = {};
+  at::Tensor shared_share = {}, routed_output = {};
   // Of a delta net, by heads in a row: its query, key and value, a gate, what it makes, and two rates of each head.
   at::Tensor delta_q = {}, delta_k = {}, delta_v = {}, delta_gate = {}, delta_output = {}, alpha = {}, beta = {};
 };

@@ -61,7 +61,7 @@ class BlockTest : public ::testing::TestWithParam<BlockCase> {
       const bool norm = tensor.role.find("norm.weight") != std::string::npos;
       tensors.emplace(tensor.role, norm ? noise + 1 : noise);
     }
-    for (const Rotary& rotary : arch.rotaries) frequencies.push_back(rotary_frequencies(rotary, arch.head_dim));
+    frequencies = rotary_frequencies(arch, arch.context);
     hidden = at::randn({11, arch.hidden});
   }
 
@@ -104,7 +104,7 @@ TEST_P(BlockTest, IsTheSameDifferentiatedAndServed) {
                              .query = rows["query"],
                              .key = rows["key"],
                              .value = rows["value"],
-                             .attention = rows["attention"].view({11, -1, arch.head_dim}),
+                             .attention = rows["attention"].view({11, -1, arch.kinds.front().head_dim}),
                              .projected = rows["projected"],
                              .up = ffn_rows("up"),
                              .gate = ffn_rows("gate"),
@@ -114,8 +114,8 @@ TEST_P(BlockTest, IsTheSameDifferentiatedAndServed) {
                              .shared_gate = shared_rows("gate"),
                              .shared_up = shared_rows("up"),
                              .squares = rows["squares"]};
-  const LayerCache cache{at::zeros({3, arch.kv_heads, arch.head_dim, 4}),
-                         at::zeros({3, arch.kv_heads, 4, arch.head_dim})};
+  const LayerCache cache{at::zeros({3, arch.kinds.front().kv_heads, arch.kinds.front().head_dim, 4}),
+                         at::zeros({3, arch.kinds.front().kv_heads, 4, arch.kinds.front().head_dim})};
   const Tensor input = hidden.clone();
   const Tensor differentiable = forward(differentiable_ops(), tensors, input);
   EXPECT_TRUE(input.equal(hidden)) << "its input is kept for the backward pass";

@@ -277,7 +277,7 @@ class Pass {
         group_(group),
         layers_(layers),
         meeting_(group.ranks.size()),
-        frequencies_{rotary_frequencies(arch.rotaries.front(), arch.head_dim)} {
+        frequencies_{rotary_frequencies(arch.rotaries.front(), arch.kinds.front().head_dim)} {
     for (std::size_t rank = 0; rank < group.ranks.size(); ++rank) ranks_.emplace_back(meeting_, rank);
     inputs_.resize(ranks_.size());
     outputs_.resize(ranks_.size());

@@ -106,11 +106,12 @@ struct StageModel::Impl {
 
   Impl(const StageSpec& spec, WorkerGroup* group, const ComputeDevice& device);
 
-  CacheShape cache_shape(std::int64_t blocks) const {
-    return {blocks, shard.kv_heads.size(), spec.arch.head_dim, spec.limits.block_tokens};
+  const Span& kv_heads_of(std::int64_t layer) const { return shard.kv_heads[spec.arch.kind_index(layer)]; }
+  CacheShape cache_shape(std::int64_t layer, std::int64_t blocks) const {
+    return {blocks, kv_heads_of(layer).size(), spec.arch.kind(layer).head_dim, spec.limits.block_tokens};
   }
   CacheShape cache_shape_of(std::int64_t layer) const {
-    return cache_shape(cache_blocks(spec.arch.kind(layer), spec.cache_room(), spec.limits));
+    return cache_shape(layer, cache_blocks(spec.arch.kind(layer), spec.cache_room(), spec.limits));
   }
   std::int64_t slot_blocks_of(std::int64_t layer) const {
     return slot_blocks(spec.arch.kind(layer), spec.cache_room(), spec.limits);
@@ -159,6 +160,7 @@ StageModel::Impl::Impl(const StageSpec& stage, WorkerGroup* group, const Compute
   check_type(spec.weight_type, Use::weights);
   check_type(spec.kv_type, Use::kv);
   check_kv_type(spec.arch, spec.kv_type);
+  if (spec.offload) check_kv_homes(spec.arch, spec.offload->kv);
   if (has_states(spec.arch) && spec.kv_sequences < 1)
     throw input_error("delta nets keep a state of each sequence, and there is room for none",
                       "let the stage have `kv_sequences`");
@@ -172,9 +174,7 @@ StageModel::Impl::Impl(const StageSpec& stage, WorkerGroup* group, const Compute
       slot_tables.push_back({.window = window});
   vocabulary_bounds.push_back(0);
   for (const Shard& other : shards) vocabulary_bounds.push_back(other.vocabulary.end);
-  if (spec.arch.position == PositionKind::rotary)
-    for (const Rotary& rotary : spec.arch.rotaries)
-      frequencies.push_back(rotary_frequencies(rotary, spec.arch.head_dim, spec.arch.context));
+  frequencies = rotary_frequencies(spec.arch, spec.arch.context);
 }
 
 // 0: that in which steps name the blocks.
@@ -197,7 +197,7 @@ void StageModel::Impl::fill_slots(MicroBatch& batch) {
 // One by one, so that no more than one layer is there twice.
 void StageModel::Impl::keep_caches(RetainedCaches held, const std::set<std::int64_t>& to_part) {
   const auto stays = [&](std::int64_t layer, const HeldCache& cache) {
-    return layer >= spec.layers.first && layer < spec.layers.end && cache.kv_heads == shard.kv_heads &&
+    return layer >= spec.layers.first && layer < spec.layers.end && cache.kv_heads == kv_heads_of(layer) &&
            !cache.kept.cache.state.defined() && cache.type == spec.kv_type &&
            cache.kept.cache.block_tokens() == spec.limits.block_tokens &&
            cache.kept.slot_blocks == slot_blocks_of(layer);
@@ -222,7 +222,7 @@ void StageModel::Impl::allocate_caches(std::uint64_t epoch) {
     }
     if (const DeltaNet& delta = spec.arch.kind(layer).delta) {
       const std::int64_t key_heads = shard.delta[spec.arch.kind_index(layer)].size();
-      const LayerCache& cache = (caches[layer] = {shard.kv_heads,
+      const LayerCache& cache = (caches[layer] = {kv_heads_of(layer),
                                                   spec.kv_type,
                                                   {epoch, empty_states(delta, key_heads, spec.kv_sequences, device)}})
                                     .kept.cache;
@@ -230,7 +230,7 @@ void StageModel::Impl::allocate_caches(std::uint64_t epoch) {
       continue;
     }
     if (!caches.contains(layer))
-      caches[layer] = {shard.kv_heads,
+      caches[layer] = {kv_heads_of(layer),
                        spec.kv_type,
                        {epoch, empty_cache(spec.kv_type, cache_shape_of(layer), device), slot_blocks_of(layer)}};
     const LayerCache& cache = caches.at(layer).kept.cache;
@@ -238,7 +238,8 @@ void StageModel::Impl::allocate_caches(std::uint64_t epoch) {
   }
   if (on_disk.empty()) return;
   streamed_caches =
-      std::make_unique<StreamedCaches>(on_disk, spec.kv_type, cache_shape(block_count()), buffer_blocks(), device);
+      std::make_unique<StreamedCaches>(on_disk, spec.kv_type, cache_shape(on_disk.front(), block_count()),
+                                       buffer_blocks(), device);
   streamed_since = epoch;
   if (!spec.offload->cpu_attention) kv_bytes += streamed_caches->buffers_bytes();
 }
@@ -354,6 +355,11 @@ BlockBuffers StageModel::Impl::block_buffers(std::int64_t layer, std::int64_t to
   const auto routing = [&](const char* buffer, std::int64_t width) {
     return experts.count > 0 ? part_of(buffer, tokens, width) : Tensor();
   };
+  const std::int64_t query_heads = shard.heads[spec.arch.kind_index(layer)].size(),
+                     kv_heads = kv_heads_of(layer).size();
+  const auto heads = [&](const char* buffer, std::int64_t count) {
+    return part_of(buffer, tokens, count * kind.head_dim);
+  };
   const DeltaNet& delta = kind.delta;
   const std::int64_t key_heads = shard.delta[spec.arch.kind_index(layer)].size(), keys = key_heads * delta.key_dim,
                      values = delta ? key_heads * delta.values_of_key() : 0;
@@ -364,10 +370,10 @@ BlockBuffers StageModel::Impl::block_buffers(std::int64_t layer, std::int64_t to
     return delta ? part_of("delta_rates", 2 * tokens, values).narrow(0, which * tokens, tokens) : Tensor();
   };
   return {.normed = rows("normed", tokens),
-          .query = rows("query", tokens),
-          .key = rows("key", tokens),
-          .value = rows("value", tokens),
-          .attention = rows("attention", tokens).view({tokens, -1, spec.arch.head_dim}),
+          .query = heads("query", query_heads),
+          .key = heads("key", kv_heads),
+          .value = heads("value", kv_heads),
+          .attention = heads("attention", query_heads).view({tokens, query_heads, kind.head_dim}),
           .projected = rows("projected", tokens),
           .up = ffn_rows("up"),
           .gate = spec.arch.gated ? ffn_rows("gate") : Tensor(),
@@ -377,8 +383,9 @@ BlockBuffers StageModel::Impl::block_buffers(std::int64_t layer, std::int64_t to
           .shared_gate = shared("gate"),
           .shared_up = shared("up"),
           .squares = spec.arch.qk_norm == QkNorm::whole ? rows("squares", tokens) : Tensor(),
-          .gated_query = spec.arch.output_gate ? rows("gated_query", tokens) : Tensor(),
+          .gated_query = spec.arch.output_gate ? heads("gated_query", 2 * query_heads) : Tensor(),
           .shared_share = experts.shared_gate ? rows("shared_share", tokens) : Tensor(),
+          .routed_output = experts.own_norms ? rows("routed_output", tokens) : Tensor(),
           .delta_q = mixed(0, keys),
           .delta_k = mixed(keys, keys),
           .delta_v = mixed(2 * keys, values * delta.value_dim),
@@ -582,6 +589,7 @@ Tensor StageModel::logits(const Tensor& hidden, std::span<const std::int64_t> ro
   const Tensor narrow = ends.projection_out.defined() ? m.rows("last_embedded", count) : Tensor();
   const auto multiply = [&] {
     m.ops.linear(mine, leave_blocks({m.spec.arch, m.ops, ends}, last, narrow), ends.head, {});
+    if (const double cap = m.spec.arch.logit_cap; cap > 0) mine.div_(cap).tanh_().mul_(cap);
   };
   m.ops.replay_or_run(2 * count + 1, multiply);
   if (m.spec.degree == 1) return mine;

@@ -77,8 +77,8 @@ TEST_F(StageModelTest, AllocatesWhatWasPredicted) {
         const StageModel::Allocated real = StageModel(spec, folder, nullptr, cpu_device()).allocated();
         const ModelPart part{spec.layers, embedding, head};
         EXPECT_EQ(real.weights, weight_bytes(spec.arch, part, shard, type));
-        EXPECT_EQ(real.kv, kv_cache_bytes(spec.arch, part.layers.size(), shard, kv_type, spec.kv_tokens,
-                                          spec.limits.block_tokens));
+        EXPECT_EQ(real.kv, part.layers.size() * kv_cache_bytes(spec.arch, 0, shard, kv_type, spec.kv_tokens,
+                                                               spec.limits.block_tokens));
         EXPECT_EQ(real.activations, activation_bytes(spec.arch, part, shard, type, spec.limits));
       }
 }
@@ -337,7 +337,7 @@ TEST_F(StageModelTest, RefusesTypesItCannotComputeIn) {
 TEST_F(StageModelTest, RefusesKeysAndValuesThatAreNotWholeBlocks) {
   StageSpec spec = whole();
   spec.kv_type = DType::q8_0;
-  spec.arch.head_dim = 16;
+  spec.arch.kinds.front().head_dim = 16;
   try {
     StageModel(spec, StageWeights(), nullptr, cpu_device());
     ADD_FAILURE() << "accepted";

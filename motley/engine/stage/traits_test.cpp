@@ -126,7 +126,7 @@ class TraitTest : public ::testing::TestWithParam<Trait> {
     const Tensor positions = at::arange(trait_tokens);
     const std::vector<SequenceRows> sequences = {{0, trait_tokens, 0, {}}};
     std::vector<RotaryFrequencies> frequencies;
-    for (const Rotary& rotary : arch.rotaries) frequencies.push_back(rotary_frequencies(rotary, arch.head_dim));
+    frequencies = rotary_frequencies(arch, arch.context);
     std::map<std::string, WeightMatrix> held;
     for (const TensorSpec& tensor : with_each_expert(block_tensors(arch, layer)))
       held.emplace(tensor.role, WeightMatrix{.values = values_.at(tensor.role)});

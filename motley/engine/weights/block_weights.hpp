@@ -23,9 +23,12 @@ struct BlockWeights {
   LinearWeights q, k, v, o, gate, up, down;
   LinearWeights router;       // [experts, hidden]; undefined where there are none
   at::Tensor selection_bias;  // [experts], fp32; may be undefined
+  at::Tensor expert_factors;  // the same
   ExpertWeights experts;      // in place of gate, up and down
   LinearWeights shared_gate, shared_up, shared_down;
   LinearWeights shared_share;  // [1, hidden]; undefined where the shared expert's share is 1
+  NormWeights router_norm, routed_norm, routed_output_norm, shared_output_norm;
+  at::Tensor layer_factor;  // [1]; undefined where there is none
   DeltaWeights delta;
 };
 

@@ -32,7 +32,7 @@ inline void write_tales(const std::filesystem::path& path, DType asked) {
                                                                       {"embedding_length", arch.hidden},
                                                                       {"feed_forward_length", arch.kinds.front().ffn},
                                                                       {"attention.head_count", arch.heads},
-                                                                      {"attention.head_count_kv", arch.kv_heads}})
+                                                                      {"attention.head_count_kv", arch.kinds.front().kv_heads}})
     writer.set_u32("llama." + key, static_cast<std::uint32_t>(value));
   writer.set_f32("llama.attention.layer_norm_rms_epsilon", static_cast<float>(arch.norm_epsilon));
   const std::vector<TensorSpec> tensors = part_tensors(arch, whole_model(arch));
@@ -49,8 +49,8 @@ inline void write_tales(const std::filesystem::path& path, DType asked) {
     std::vector<std::byte> bytes(static_cast<std::size_t>(motley::bytes_of(type_of(tensor), rows.width())));
     const bool rotated = tensor.role == "q.weight" || tensor.role == "k.weight";
     for (std::int64_t place = 0; place < tensor.shape[0]; ++place) {
-      const std::int64_t inside = place % arch.head_dim, head = place - inside;
-      const std::int64_t row = rotated ? head + inside % 2 * (arch.head_dim / 2) + inside / 2 : place;
+      const std::int64_t inside = place % arch.kinds.front().head_dim, head = place - inside;
+      const std::int64_t row = rotated ? head + inside % 2 * (arch.kinds.front().head_dim / 2) + inside / 2 : place;
       rows.values(row, 0, rows.width(), values.data());
       quantise_row(type_of(tensor), values.data(), rows.width(), bytes.data());
       sink(bytes);

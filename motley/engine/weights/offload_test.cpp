@@ -172,7 +172,7 @@ TEST(OffloadApartTest, RefusesKeysAndHiddenStatesElsewhere) {
 TEST(OffloadKvTest, SaysTheSameBitForBitWhereverKeysAndValuesInEightBitsAre) {
   const Folder folder;
   const Architecture arch = offloaded_architecture(offloaded_families[5]);
-  ASSERT_EQ(arch.head_dim, 32);
+  ASSERT_EQ(arch.kinds.front().head_dim, 32);
   write_random_model(folder.path, arch);
   for (const DType type : {DType::fp32, DType::bf16, DType::q8_0}) {
     StageSpec spec = whole_stage(arch, type);

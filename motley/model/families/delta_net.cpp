@@ -58,16 +58,11 @@ void set_delta_nets(const Config& config, Architecture& arch) {
   const DeltaNet delta = read_delta_net(config);
   const std::vector<bool> is_delta = layers_with_delta_nets(config, arch.layers);
   std::vector<LayerKind> kinds;
-  std::vector<std::uint16_t> kind_of_layer;
   for (std::int64_t layer = 0; layer < arch.layers; ++layer) {
-    LayerKind kind = arch.kind(layer);
-    if (is_delta[static_cast<std::size_t>(layer)]) kind.delta = delta;
-    const auto known = std::ranges::find(kinds, kind);
-    kind_of_layer.push_back(static_cast<std::uint16_t>(known - kinds.begin()));
-    if (known == kinds.end()) kinds.push_back(std::move(kind));
+    kinds.push_back(arch.kind(layer));
+    if (is_delta[static_cast<std::size_t>(layer)]) kinds.back().delta = delta;
   }
-  arch.kinds = std::move(kinds);
-  arch.kind_of_layer = arch.kinds.size() > 1 ? std::move(kind_of_layer) : std::vector<std::uint16_t>{};
+  set_layers(arch, kinds);
 }
 
 void read_shared_expert(const Config& config, Experts& experts) {

@@ -13,7 +13,7 @@ Architecture read_gated(const Config& config, const GatedDefaults& defaults) {
   arch.norm_epsilon = config.number("rms_norm_eps", {.above = 0, .max = 1}, defaults.norm_epsilon);
   arch.activation = read_activation(config, "hidden_act", "silu");
   arch.rotaries.front() = read_rotary(config, arch.context, defaults.rotary_theta);
-  arch.rotaries.front().partial = read_rotated_share(config, arch.head_dim, defaults.rotated);
+  arch.rotaries.front().partial = read_rotated_share(config, arch.kinds.front().head_dim, defaults.rotated);
   arch.tied_embeddings = config.flag("tie_word_embeddings", false);
   arch.eos_tokens = read_eos(config, arch.vocabulary, defaults.eos);
   arch.bos_token = read_bos(config, arch.vocabulary, defaults.bos);

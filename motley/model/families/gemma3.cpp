@@ -71,7 +71,7 @@ void add_implied_by_gemma3(Value& config) {
 }
 
 std::string no_gemma3_key_for(const Architecture& arch) {
-  const double scalar = stored_scalar(arch.layers, arch.hidden, arch.heads, arch.head_dim);
+  const double scalar = stored_scalar(arch.layers, arch.hidden, arch.heads, arch.kinds.front().head_dim);
   if (std::abs(arch.score_scale * std::sqrt(scalar) - 1) > 1e-6) return "its scale of the attention's scores";
   return arch.rotaries[1].scaling != RotaryScaling::none ? "a scaled rotary rule of layers with a window" : "";
 }

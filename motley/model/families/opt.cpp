@@ -12,12 +12,12 @@ Architecture read_opt(const Config& config) {
   Architecture arch;
   arch.hidden = config.size("hidden_size", max_hidden);
   arch.layers = config.size("num_hidden_layers", max_layers);
-  arch.heads = arch.kv_heads = config.size("num_attention_heads", max_heads);
+  arch.heads = arch.kinds.front().kv_heads = config.size("num_attention_heads", max_heads);
   if (arch.hidden % arch.heads != 0)
     config.at("num_attention_heads")
         .fail(fmt::format("hidden_size {} must be a multiple of {} heads", arch.hidden, arch.heads),
               fmt::format("choose a divisor of {}", arch.hidden));
-  arch.head_dim = arch.hidden / arch.heads;
+  arch.kinds.front().head_dim = arch.hidden / arch.heads;
   arch.kinds.front().ffn = config.size("ffn_dim", max_ffn);
   arch.vocabulary = config.size("vocab_size", max_vocabulary);
   arch.context = config.size("max_position_embeddings", 1 << 24, 2048);

@@ -52,7 +52,7 @@ std::optional<ShapeSearch::Room> ShapeSearch::room_of(const OffloadCost& cost, c
   const StepLimits limits = limits_of(shape, options_.block_tokens);
   const std::int64_t tokens = cost.kv_tokens(shape.batch * shape.batches, options_.block_tokens);
   const auto kv_bytes = [&](std::int64_t of) {
-    return kv_cache_bytes(arch, 1, shard_, kv_type_, of, options_.block_tokens);
+    return largest_kv_bytes(arch, shard_, kv_type_, of, options_.block_tokens);
   };
   Room room{.device = type.memory_bytes - type.reserve_bytes.value_or(0) - ends_bytes_ - activation_bytes_,
             .host = tiers_.host_bytes,

@@ -51,7 +51,9 @@ class ShapeSearch {
   void evaluate(const OffloadCost& cost, const PassShape& shape);
   double rank(double tokens_per_s, double latency_s) const;
   // Whose keys and values are on the device.
-  std::int64_t fewest_kv_layers() const { return options_.weights_only ? model_.arch.layers : 0; }
+  std::int64_t fewest_kv_layers() const {
+    return options_.weights_only || !alike_heads(model_.arch) ? model_.arch.layers : 0;
+  }
 
   const Cluster& cluster_;
   const Model& model_;

@@ -20,9 +20,10 @@ const StepRates truth{.bandwidth_bytes_per_s = 20e9,
 
 Rank rank_of(double block_bytes) {
   Rank rank;
-  rank.blocks = {{.bytes = static_cast<std::int64_t>(block_bytes), .flops = block_bytes / 2}};  // fp32
-  rank.attention_flops = 800;
-  rank.kv_bytes = 800;
+  rank.blocks = {{.bytes = static_cast<std::int64_t>(block_bytes),
+                  .kv_bytes = 800,
+                  .attention_flops = 800,
+                  .flops = block_bytes / 2}};  // fp32
   rank.head_bytes = 1.5e6;
   rank.head_flops = rank.head_bytes / 2;
   return rank;

@@ -82,9 +82,7 @@ StageRunner::StageRunner(const TrainPlan& plan, const std::string& device, Train
       activity_(activity),
       late_(compute) {
   const TrainPlace place = place_of(plan, device);
-  if (arch_.position == PositionKind::rotary)
-    for (const Rotary& rotary : arch_.rotaries)
-      frequencies_.push_back(rotary_frequencies(rotary, arch_.head_dim, training_.sequence_length));
+  frequencies_ = rotary_frequencies(arch_, training_.sequence_length);
   strategies_ = strategies_of(plan, place.replica);
   const TrainStage* stage = &plan.replicas[place.replica].stages[place.stage];
   for (std::size_t s = 0; s < strategies_.size(); ++s) {

@@ -60,7 +60,7 @@ std::optional<StreamedStage> place_offloaded(const ServeForm& form, const Archit
   const Rank& rank = group.ranks.front();
   const std::int64_t layers = std::llround(sum_of_layers(kinds));
   const Shard& shard = group.shards.front();
-  const std::int64_t kv_layer = kv_cache_bytes(arch, 1, shard, group.kv_type, caches.tokens, block_tokens);
+  const std::int64_t kv_layer = largest_kv_bytes(arch, shard, group.kv_type, caches.tokens, block_tokens);
   double states = 0;
   const std::vector<std::int64_t> of_kinds = layer_of_kinds(arch);
   for (std::size_t kind = 0; kind < kinds.size(); ++kind)

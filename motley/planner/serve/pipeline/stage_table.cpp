@@ -12,7 +12,7 @@ namespace motley {
 
 std::vector<double> uneven_shares(const Architecture& arch, int degree) {
   const std::vector<Shard> shards = make_shards(arch, degree);
-  const auto heads = [](const Shard& shard) { return shard.heads.size(); };
+  const auto heads = [](const Shard& shard) { return shard.heads.front().size(); };
   const bool even = std::all_of(shards.begin(), shards.end(),
                                 [&](const Shard& shard) { return heads(shard) == heads(shards.front()); });
   std::vector<double> shares;

@@ -19,8 +19,9 @@ constexpr std::int64_t rounding_bytes = 1 << 20;  // every part of a stage is ro
 constexpr std::int64_t split_counts[] = {1, 4};  // of a gathered layer
 
 bool can_cut(const Architecture& arch, std::int64_t degree) {
-  return arch.heads % degree == 0 && (arch.kv_heads % degree == 0 || degree % arch.kv_heads == 0) &&
-         std::ranges::all_of(arch.kinds, [&](const LayerKind& kind) { return kind.ffn % degree == 0; });
+  return arch.heads % degree == 0 && std::ranges::all_of(arch.kinds, [&](const LayerKind& kind) {
+           return kind.ffn % degree == 0 && (kind.kv_heads % degree == 0 || degree % kind.kv_heads == 0);
+         });
 }
 
 bool alike(const TrainProblem& problem, const std::vector<int>& devices) {
