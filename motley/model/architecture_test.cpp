@@ -414,6 +414,71 @@ TEST(Architecture, Gemma3HasTwoRotaryRules) {
             scaled);
 }
 
+TEST(Architecture, Gemma4HasHeadsOfTwoSizes) {
+  const auto gemma = [](std::vector<std::pair<std::string, std::string>> changes) {
+    changes.push_back({"num_hidden_layers", "7"});
+    if (std::ranges::count(changes, "hidden_size_per_layer_input", &std::pair<std::string, std::string>::first) == 0)
+      changes.push_back({"hidden_size_per_layer_input", "null"});
+    return of_family("gemma4_text", changes);
+  };
+  const Architecture arch = gemma({});
+  EXPECT_EQ(arch.norm, Norm::rms);
+  EXPECT_TRUE(arch.output_norms && arch.value_norm && arch.layer_factors && arch.tied_embeddings);
+  EXPECT_EQ(arch.score_scale, 1);
+  EXPECT_THAT(windows(arch), ElementsAre(512, 512, 512, 512, 512, 0, 0)) << "the last has none";
+  EXPECT_EQ(arch.rotaries, (std::vector<Rotary>{{.theta = 1e6, .turning = 0.25}, {.theta = 1e4}}));
+  EXPECT_EQ(arch.kind(0).head_dim, 256);
+  EXPECT_EQ(arch.kind(5).head_dim, 512);
+  EXPECT_EQ(arch.kind(5).kv_heads, arch.kind(0).kv_heads);
+  EXPECT_EQ(arch.kind(5).rotary, 0);
+  EXPECT_FALSE(arch.kind(5).keys_are_values);
+  EXPECT_EQ(arch.kind(0).experts, Experts());
+
+  const std::vector<std::pair<std::string, std::string>> mixture = {{"attention_k_eq_v", "true"},
+                                                                    {"num_global_key_value_heads", "1"},
+                                                                    {"final_logit_softcapping", "30.0"},
+                                                                    {"enable_moe_block", "true"},
+                                                                    {"num_experts", "8"},
+                                                                    {"top_k_experts", "3"},
+                                                                    {"moe_intermediate_size", "24"}};
+  const Architecture routed = gemma(mixture);
+  EXPECT_EQ(routed.logit_cap, 30);
+  EXPECT_EQ(routed.kind(5).kv_heads, 1);
+  EXPECT_TRUE(routed.kind(5).keys_are_values && !routed.kind(0).keys_are_values);
+  EXPECT_EQ(routed.kind(0).experts, (Experts{.count = 8,
+                                             .active = 3,
+                                             .router = {.expert_factors = true},
+                                             .shared_ffn = arch.kind(0).ffn,
+                                             .own_norms = true}));
+  EXPECT_EQ(routed.kind(0).ffn, 24);
+  EXPECT_EQ(total_parameters(routed), parameters_of(part_tensors(routed, whole_model(routed))));
+  EXPECT_THAT(untrainable(routed), HasSubstr("layer 0: its experts and the FFN at their side have norms of their own"));
+  EXPECT_THAT(untrainable(arch), HasSubstr("norms of values"));
+  // As `transformers` saves it.
+  std::vector<std::pair<std::string, std::string>> saved = mixture;
+  saved[1] = {"per_layer_config", R"({"5": {"head_dim": 512, "num_key_value_heads": 1},
+                                      "6": {"head_dim": 512, "num_key_value_heads": 1}})"};
+  EXPECT_EQ(gemma(saved), routed);
+
+  const auto refused = [&](std::vector<std::pair<std::string, std::string>> changes, const char* said) {
+    try {
+      gemma(changes);
+      ADD_FAILURE() << said;
+    } catch (const Error& error) {
+      EXPECT_THAT(error.what(), HasSubstr(said));
+    }
+  };
+  refused({{"hidden_size_per_layer_input", "256"}}, "embeddings of its own for each layer");
+  refused({{"num_kv_shared_layers", "2"}}, "layers that share keys and values");
+  refused({{"per_layer_config", R"({"5": {"head_dim": 512}, "6": {"head_dim": 128}})"}},
+          "layer 6 with other heads than those of its type");
+  refused({{"per_layer_config", R"({"0": {"head_dim": 64}, "5": {"head_dim": 512}, "6": {"head_dim": 512}})"}},
+          "layer 0 with other heads");
+  refused({{"enable_moe_block", "true"}, {"moe_intermediate_size", "24"}, {"num_experts", "2"}, {"top_k_experts", "3"}},
+          "a token cannot take 3 of 2 experts");
+  refused({{"rope_parameters", R"({"full_attention": {"rope_type": "yarn"}})"}}, "rotary scaling \"yarn\"");
+}
+
 TEST(Architecture, ALanguageModelInsideALargerOneIsTakenOutOfIt) {
   Value whole = Value::object({{"model_type", "gemma3"}, {"eos_token_id", Value::array({1, 106})}});
   whole.set("text_config", with(llama_config, {{"model_type", "\"gemma3_text\""}}));

@@ -71,7 +71,7 @@ def test_a_folder_can_be_planned_in_a_quantised_type(run_to, tmp_path):
 def test_the_fuzz_targets_begin_with_models(run_to, tmp_path):
     subprocess.run([sys.executable, ROOT / "tests/fuzz/gguf_seeds.py", tmp_path], check=True)
     families = {run_to("model", "show", file).stdout.split("family")[1].split()[0] for file in tmp_path.iterdir()}
-    assert families == {"llama", "mistral", "mixtral", "qwen2", "qwen3", "qwen3_moe", "glm4_moe", "minimax_m2", "gpt_oss", "gemma3_text",
+    assert families == {"llama", "mistral", "mixtral", "qwen2", "qwen3", "qwen3_moe", "glm4_moe", "minimax_m2", "gpt_oss", "gemma3_text", "gemma4_text",
                         "qwen3_5_text", "qwen3_5_moe_text", "qwen3_next"}
 
 

@@ -65,7 +65,7 @@ def byte_pairs(rule):
 
 
 def model(architecture, down, rest="F16", tokenizer=None, more=(), factors=None, biases=(), norms=None, experts=0, ffn_norm="ffn_norm",
-          shared=False, selection_bias=False, sinks=False, delta_net=False):
+          shared=False, selection_bias=False, sinks=False, delta_net=False, both=False):
     """One layer, whose FFN's second matrix (or that of each expert) has rows of 256 values in the type `down`. `norms` has the sizes of
     further ones."""
     vocabulary, tokenizer_keys = tokenizer or sentencepiece()
@@ -93,6 +93,9 @@ def model(architecture, down, rest="F16", tokenizer=None, more=(), factors=None,
                *([("blk.0.ffn_gate_shexp.weight", (HIDDEN, FFN), rest), ("blk.0.ffn_up_shexp.weight", (HIDDEN, FFN), rest),
                   ("blk.0.ffn_down_shexp.weight", (FFN, HIDDEN), down)] if shared else []),
                *([("blk.0.ffn_gate_inp_shexp.weight", (HIDDEN,), "F32")] if shared and delta_net else []),
+               *([("blk.0.ffn_gate.weight", (HIDDEN, FFN), rest), ("blk.0.ffn_up.weight", (HIDDEN, FFN), rest),
+                  ("blk.0.ffn_down.weight", (FFN, HIDDEN), down), ("blk.0.ffn_gate_inp.scale", (HIDDEN,), "F32"),
+                  ("blk.0.ffn_down_exps.scale", (experts,), "F32")] if both else []),
                *([("blk.0.exp_probs_b.bias", (experts,), "F32")] if selection_bias else []),
                *([("blk.0.attn_sinks.weight", (HEADS,), "F32")] if sinks else []),
                *([("blk.0.ssm_conv1d.weight", (4, 8), "F32"), ("blk.0.ssm_a", (2,), "F32", struct.pack("<2f", -1, -2)),
@@ -128,6 +131,13 @@ SEEDS = {
     "gemma3": lambda: model("gemma3", "Q6_K", norms=dict(**OF_HEADS, post_attention_norm=HIDDEN, post_ffw_norm=HIDDEN),
                             more=[("attention.sliding_window", U32, 8), ("rope.freq_base_swa", F32, 1e4),
                                   ("rope.scaling.type", STRING, "linear"), ("rope.scaling.factor", F32, 8.0)]),
+    "gemma4": lambda: model("gemma4", "Q6_K", experts=3, both=True, factors=[1.0], norms=dict(
+        **OF_HEADS, post_attention_norm=HIDDEN, post_ffw_norm=HIDDEN, post_ffw_norm_1=HIDDEN, pre_ffw_norm_2=HIDDEN, post_ffw_norm_2=HIDDEN,
+        layer_output_scale=1), more=[
+            *ROUTED, ("attention.sliding_window", U32, 8), ("attention.sliding_window_pattern", ARRAY, (BOOL, [False])),
+            ("attention.key_length", U32, HIDDEN // HEADS), ("attention.key_length_swa", U32, HIDDEN // HEADS),
+            ("rope.freq_base_swa", F32, 1e4), ("embedding_length_per_layer_input", U32, 0), ("attention.shared_kv_layers", U32, 0),
+            ("final_logit_softcapping", F32, 30.0)]),
     "qwen3.5": lambda: model("qwen35", "Q6_K", tokenizer=byte_pairs("qwen35"), delta_net=True, ffn_norm="post_attention_norm", more=STATES),
     "qwen3.5-moe": lambda: model("qwen35moe", "Q4_K", tokenizer=byte_pairs("qwen35"), experts=3, shared=True, delta_net=True,
                                  ffn_norm="post_attention_norm", more=[

@@ -10,7 +10,7 @@ TYPES = RECORDED + ["mxfp4", "iq4_nl", "iq4_xs"]
 ROWS_OF_MANY_LENGTHS = dict(num_hidden_layers=2, vocab_size=256, head_dim=36)
 ARCHITECTURES = {"llama": gguf.MODEL_ARCH.LLAMA, "mistral": gguf.MODEL_ARCH.LLAMA, "mixtral": gguf.MODEL_ARCH.LLAMA,
                  "qwen2": gguf.MODEL_ARCH.QWEN2, "qwen3": gguf.MODEL_ARCH.QWEN3,
-                 "gpt_oss": gguf.MODEL_ARCH.GPT_OSS, "gemma3_text": gguf.MODEL_ARCH.GEMMA3,
+                 "gpt_oss": gguf.MODEL_ARCH.GPT_OSS, "gemma3_text": gguf.MODEL_ARCH.GEMMA3, "gemma4_text": gguf.MODEL_ARCH.GEMMA4,
                  "qwen3_next": gguf.MODEL_ARCH.QWEN3NEXT, "qwen3_5_text": gguf.MODEL_ARCH.QWEN35, "qwen3_5_moe_text": gguf.MODEL_ARCH.QWEN35MOE,
                  "qwen3_moe": gguf.MODEL_ARCH.QWEN3MOE, "glm4_moe": gguf.MODEL_ARCH.GLM4_MOE, "minimax_m2": gguf.MODEL_ARCH.MINIMAXM2}
 
@@ -69,7 +69,7 @@ def dequantised(folder, file):
         tensor = stored.pop(name)
         return torch.tensor(gguf.dequantize(tensor.data, tensor.tensor_type))
 
-    selection_biases = [(name, values) for name, values in model.named_buffers() if name.endswith("e_score_correction_bias")]
+    buffers = [(name, values) for name, values in model.named_buffers() if name.endswith(("e_score_correction_bias", "layer_scalar"))]
 
     def of_experts(name):
         """Of all, as `transformers` holds them: gpt-oss's are transposed, and rows of gate and up come by turns."""
@@ -80,10 +80,14 @@ def dequantised(folder, file):
         return values.swapaxes(1, 2) if by_turns and kind == "weight" else values
 
     with torch.no_grad():
-        for name, parameter in [*model.named_parameters(), *selection_biases]:
+        for name, parameter in [*model.named_parameters(), *buffers]:
             layer = name.split(".")[2] if ".layers." in name else None
             if name.endswith("e_score_correction_bias"):
                 values = take(f"blk.{layer}.exp_probs_b.bias")
+            elif name.endswith(".router.scale"):
+                values = take(f"blk.{layer}.ffn_gate_inp.scale")
+            elif name.endswith(".per_expert_scale"):
+                values = take(f"blk.{layer}.ffn_down_exps.scale")
             elif ".linear_attn." in name:
                 values = of_delta_net(config, layer, name.split(".linear_attn.")[1], take)
             elif ".experts." in name:
@@ -97,6 +101,9 @@ def dequantised(folder, file):
             if config.model_type in ("llama", "mistral", "mixtral") and (".q_proj." in name or ".k_proj." in name):
                 values = halves(values, config.num_attention_heads if ".q_proj." in name else config.num_key_value_heads)
             parameter.copy_(values.reshape(parameter.shape))
+    if config.model_type == "gemma4_text":
+        full = next(module for module in model.modules() if hasattr(module, "full_attention_inv_freq")).full_attention_inv_freq
+        assert ((take("rope_freqs.weight") == 1) == (full != 0)).all()
     assert not stored, f"tensors that the model lacks: {list(stored)}"
     return model
 

@@ -1,8 +1,8 @@
 """Tiny random models of each family, made and saved by `transformers`."""
 
 import torch
-from transformers import (Gemma3ForCausalLM, Gemma3TextConfig, Glm4MoeConfig, Glm4MoeForCausalLM, GptOssConfig, GptOssForCausalLM,
-                          LlamaConfig, LlamaForCausalLM, MiniMaxM2Config, MiniMaxM2ForCausalLM, MistralConfig, MistralForCausalLM,
+from transformers import (Gemma3ForCausalLM, Gemma3TextConfig, Gemma4ForCausalLM, Gemma4TextConfig, Glm4MoeConfig, Glm4MoeForCausalLM,
+                          GptOssConfig, GptOssForCausalLM, LlamaConfig, LlamaForCausalLM, MiniMaxM2Config, MiniMaxM2ForCausalLM, MistralConfig, MistralForCausalLM,
                           MixtralConfig, MixtralForCausalLM, OPTConfig, OPTForCausalLM, Qwen2Config, Qwen2ForCausalLM, Qwen3_5ForCausalLM,
                           Qwen3_5MoeForCausalLM, Qwen3_5MoeTextConfig, Qwen3_5TextConfig, Qwen3Config, Qwen3ForCausalLM, Qwen3MoeConfig,
                           Qwen3MoeForCausalLM, Qwen3NextConfig, Qwen3NextForCausalLM)
@@ -37,6 +37,14 @@ WITH_DELTA_NETS = {
                                  layer_types=["full_attention", *["linear_attention"] * 2] * 2),
     "qwen3.5-moe": lambda: delta_net(Qwen3_5MoeForCausalLM, Qwen3_5MoeTextConfig, 8, **ROUTED),
 }
+
+
+
+def gemma4(**rest):
+    # The last layer has no window, whatever is said of it.
+    return Gemma4ForCausalLM, Gemma4TextConfig(**COMMON, num_attention_heads=8, num_key_value_heads=4, head_dim=20, global_head_dim=24,
+                                               sliding_window=17, hidden_size_per_layer_input=0, final_logit_softcapping=30.0, **rest)
+
 
 # The smallest number of KV heads first: layouts go beyond it.
 MODELS = {
@@ -74,6 +82,10 @@ MODELS = {
         **COMMON, num_attention_heads=8, num_key_value_heads=4, head_dim=20, sliding_window=17, query_pre_attn_scalar=48,
         rope_parameters=dict(full_attention=dict(rope_type="linear", rope_theta=1000000.0, factor=8.0),
                              sliding_attention=dict(rope_type="default", rope_theta=10000.0)))),
+    "gemma4": lambda: gemma4(num_global_key_value_heads=2, attention_k_eq_v=True, enable_moe_block=True, num_experts=8, top_k_experts=3,
+                             moe_intermediate_size=40,
+                             layer_types=[f"{kind}_attention" for kind in ("sliding", "full", "sliding", "sliding", "full", "full")]),
+    "gemma4-dense": lambda: gemma4(),
     "qwen2-tied": lambda: (Qwen2ForCausalLM, Qwen2Config(**COMMON, num_attention_heads=6, num_key_value_heads=3, tie_word_embeddings=True,
                                                          use_sliding_window=True, sliding_window=13, max_window_layers=3)),
     "qwen3-qk-norm": lambda: (Qwen3ForCausalLM, Qwen3Config(**COMMON, num_attention_heads=8, num_key_value_heads=4, head_dim=24)),
@@ -98,12 +110,16 @@ def make(name, folder, deviation=0.14, **changes):
         for parameter_name, parameter in model.named_parameters():
             if "norm" in parameter_name and parameter_name.endswith("weight"):
                 parameter.uniform_(0.5, 1.5)
-                if name.startswith(("gemma", "qwen3-next", "qwen3.5")) and "linear_attn" not in parameter_name:  # times one more than that
+                if name.startswith(("gemma3", "qwen3-next", "qwen3.5")) and "linear_attn" not in parameter_name:  # times one more than that
                     parameter.sub_(1)
             elif parameter_name.endswith("A_log"):
                 parameter.normal_(-2, 1)  # some heads remember for long
             elif parameter_name.endswith("conv1d.weight"):
                 parameter.normal_(0, 0.5)
+            elif parameter_name.endswith(("router.scale", "per_expert_scale")):
+                parameter.uniform_(0.5, 1.5)
+            elif parameter_name.endswith("router.proj.weight"):
+                parameter.normal_(0, 3)  # what it reads is scaled down
             elif parameter_name.endswith("sinks"):
                 parameter.normal_(0, 1.5)
             elif name.startswith("gpt-oss") and parameter_name.endswith("gate_up_proj"):
@@ -117,6 +133,8 @@ def make(name, folder, deviation=0.14, **changes):
         for buffer_name, buffer in model.named_buffers():
             if buffer_name.endswith("e_score_correction_bias"):
                 buffer.normal_(0, 0.2)
+            elif buffer_name.endswith("layer_scalar"):
+                buffer.uniform_(0.5, 1.5)
     # Several files with an index for some, one file for the others.
     model.save_pretrained(folder, max_shard_size="300KB" if len(name) % 2 else "5GB")
     return model

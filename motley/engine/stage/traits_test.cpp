@@ -31,6 +31,11 @@ constexpr const char* gpt_oss_traits =
 constexpr const char* gemma3_traits =
     R"("model_type": "gemma3_text", "head_dim": 16, "query_pre_attn_scalar": 48, "sliding_window": 8)";
 
+constexpr const char* gemma4_traits =
+    R"("model_type": "gemma4_text", "head_dim": 16, "global_head_dim": 32, "attention_k_eq_v": true, "num_global_key_value_heads": 1,
+       "enable_moe_block": true, "num_experts": 8, "top_k_experts": 3, "moe_intermediate_size": 24, "hidden_size_per_layer_input": 0,
+       "layer_types": ["sliding_attention", "full_attention"])";
+
 constexpr const char* qwen3_5_moe_traits =
     R"("model_type": "qwen3_5_moe_text", "moe_intermediate_size": 24, "num_experts": 8, "num_experts_per_tok": 3,
        "shared_expert_intermediate_size": 24, "head_dim": 16, "linear_num_key_heads": 2, "linear_num_value_heads": 4,
@@ -89,6 +94,14 @@ const std::vector<Trait> traits = {
     {"gelu", gemma3_traits, [](Architecture& arch, LayerKind&) { arch.activation = Activation::silu; }},
     {"window_of_gemma", gemma3_traits, [](Architecture&, LayerKind& kind) { kind.window = 0; }},
     {"second_rotary_rule", gemma3_traits, [](Architecture&, LayerKind& kind) { kind.rotary = 0; }},
+    {"norm_of_values", gemma4_traits, [](Architecture& arch, LayerKind&) { arch.value_norm = false; }},
+    {"keys_as_values", gemma4_traits, [](Architecture&, LayerKind& kind) { kind.keys_are_values = false; }},
+    {"pairs_that_turn", gemma4_traits, [](Architecture& arch, LayerKind&) { arch.rotaries.front().turning = 1; }},
+    {"scores_as_they_are", gemma4_traits, [](Architecture& arch, LayerKind&) { arch.score_scale = 0; }},
+    {"factors_of_experts", gemma4_traits,
+     [](Architecture&, LayerKind& kind) { kind.experts.router.expert_factors = false; }},
+    {"factor_of_the_layer", gemma4_traits, [](Architecture& arch, LayerKind&) { arch.layer_factors = false; }},
+    {"norms_of_both_ffns", gemma4_traits, [](Architecture&, LayerKind& kind) { kind.experts.own_norms = false; }},
     {"gate_of_the_shared_expert", qwen3_5_moe_traits,
      [](Architecture&, LayerKind& kind) { kind.experts.shared_gate = false; }},
     {"one_more_than_norms_of_qwen", qwen3_5_moe_traits, [](Architecture& arch, LayerKind&) { arch.norm = Norm::rms; }},
@@ -115,7 +128,8 @@ class TraitTest : public ::testing::TestWithParam<Trait> {
     at::manual_seed(7);
     for (const TensorSpec& tensor : with_each_expert(block_tensors(arch_, layer))) {
       const bool norm = tensor.role.find("norm.weight") != std::string::npos;
-      values_.emplace(tensor.role, norm ? at::randn(tensor.shape) * 0.3 + 1 : at::randn(tensor.shape) * 0.2);
+      const bool factor = tensor.role == "router.norm" || tensor.role == expert_factors_role;
+      values_.emplace(tensor.role, norm || factor ? at::randn(tensor.shape) * 0.3 + 1 : at::randn(tensor.shape) * 0.2);
     }
     hidden_ = at::randn({trait_tokens, arch_.hidden});
   }
@@ -125,11 +139,12 @@ class TraitTest : public ::testing::TestWithParam<Trait> {
     Collectives alone(nullptr, cpu_device());
     const Tensor positions = at::arange(trait_tokens);
     const std::vector<SequenceRows> sequences = {{0, trait_tokens, 0, {}}};
-    std::vector<RotaryFrequencies> frequencies;
-    frequencies = rotary_frequencies(arch, arch.context);
+    const std::vector<RotaryFrequencies> frequencies = rotary_frequencies(arch, arch.context);
     std::map<std::string, WeightMatrix> held;
-    for (const TensorSpec& tensor : with_each_expert(block_tensors(arch, layer)))
-      held.emplace(tensor.role, WeightMatrix{.values = values_.at(tensor.role)});
+    for (const TensorSpec& tensor : with_each_expert(block_tensors(arch, layer))) {
+      const bool new_values = tensor.role == "v.weight" && !values_.contains(tensor.role);  // of what has none
+      held.emplace(tensor.role, WeightMatrix{.values = new_values ? at::ones(tensor.shape) : values_.at(tensor.role)});
+    }
     Tensor output = hidden_;
     run_block({arch, differentiable_ops(), alone, frequencies, positions, sequences}, block_of(held, 0), layer, {}, {},
               output);

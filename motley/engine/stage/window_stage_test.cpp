@@ -32,6 +32,9 @@ constexpr const char* window_config =
 const std::vector<WindowCase> window_cases = {
     {"gpt_oss", R"("model_type": "gpt_oss", "num_local_experts": 4, "num_experts_per_tok": 2)"},
     {"gemma3", R"("model_type": "gemma3_text", "sliding_window_pattern": 3)"},
+    {"gemma4",
+     R"("model_type": "gemma4_text", "global_head_dim": 64, "attention_k_eq_v": true, "hidden_size_per_layer_input": 0,
+        "layer_types": ["sliding_attention", "full_attention", "sliding_attention"])"},
     {"mistral", R"("model_type": "mistral")"},
 };
 
