@@ -220,7 +220,7 @@ TEST(Architecture, Qwen3MoeListsItsDenseLayers) {
   EXPECT_EQ(usual.kinds.front().experts,
             (Experts{.count = 128, .active = 8, .router = {.score = RouterScore::softmax}}));
   EXPECT_EQ(usual.qk_norm, QkNorm::head);
-  EXPECT_EQ(usual.head_dim, 8);
+  EXPECT_EQ(usual.kinds.front().head_dim, 8);
   EXPECT_EQ(usual.kinds.front().window, 0);
   EXPECT_EQ(qwen({{"norm_topk_prob", "true"}}).kinds.front().experts.router, RouterRule{});
   EXPECT_THAT(dense_columns(qwen({{"mlp_only_layers", "[2, 0]"}})), ElementsAre(160, 0, 160, 0));
@@ -248,7 +248,7 @@ TEST(Architecture, Glm4MoeBeginsWithDenseLayers) {
                .router = {.score = RouterScore::sigmoid, .selection_bias = true, .normalise = true, .epsilon = 1e-20},
                .shared_ffn = 1408}));
   EXPECT_EQ(usual.qk_norm, QkNorm::none);
-  EXPECT_EQ(rotated_dimensions(usual.rotaries.front(), usual.head_dim), 4);
+  EXPECT_EQ(rotated_dimensions(usual.rotaries.front(), usual.kinds.front().head_dim), 4);
   EXPECT_FALSE(usual.qkv_bias || usual.output_bias);
   const Architecture other = glm({{"first_k_dense_replace", "0"},
                                   {"n_shared_experts", "2"},
@@ -262,7 +262,7 @@ TEST(Architecture, Glm4MoeBeginsWithDenseLayers) {
   EXPECT_EQ(other.kinds.front().experts.router.factor, 2.5);
   EXPECT_EQ(other.qk_norm, QkNorm::head);
   EXPECT_TRUE(other.qkv_bias && !other.output_bias);
-  EXPECT_EQ(rotated_dimensions(other.rotaries.front(), other.head_dim), 2);
+  EXPECT_EQ(rotated_dimensions(other.rotaries.front(), other.kinds.front().head_dim), 2);
   EXPECT_EQ(glm({{"rope_parameters", R"({"rope_theta": 1e6, "partial_rotary_factor": 1.0})"}}).rotaries.front().partial,
             1);
   EXPECT_THAT(dense_columns(glm({{"mlp_layer_types", R"(["dense", "sparse", "dense", "sparse"])"}})),
@@ -331,7 +331,7 @@ TEST(Architecture, QwenHasDeltaNetsInAllButSomeLayers) {
   EXPECT_EQ(dense.norm, Norm::rms1p);
   EXPECT_EQ(dense.qk_norm, QkNorm::head);
   EXPECT_TRUE(dense.output_gate);
-  EXPECT_EQ(dense.head_dim, 256);
+  EXPECT_EQ(dense.kinds.front().head_dim, 256);
   EXPECT_EQ(dense.rotaries.front().partial, 0.25);
   EXPECT_EQ(dense.norm_epsilon, 1e-6);
   EXPECT_THAT(untrainable(dense), HasSubstr("layer 0: it is a gated delta net"));

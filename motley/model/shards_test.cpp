@@ -112,6 +112,34 @@ TEST(Shards, EightKvHeadsOverThree) {
   EXPECT_THAT(sizes(small, kv_heads_of), ElementsAre(3, 3, 1, 1));
 }
 
+TEST(Shards, KindsOfUnlikeHeadsAreCutEachForItself) {
+  Architecture arch = shape(8, 4);
+  LayerKind full = arch.kinds.front();
+  full.kv_heads = 2;
+  full.head_dim = 8;
+  arch.kinds.push_back(full);
+  arch.kind_of_layer = {0, 1};
+  const auto shards = make_shards(arch, 3, {0.5, 0.25, 0.25});
+  EXPECT_THAT(sizes(shards, query_heads), ElementsAre(4, 2, 2));
+  EXPECT_THAT(sizes(shards, kv_heads_of), ElementsAre(2, 1, 1));
+  EXPECT_EQ(shards[0].kv_heads[1], (Span{0, 1}));
+  EXPECT_EQ(shards[1].kv_heads[1], (Span{1, 2}));
+  EXPECT_EQ(shards[2].kv_heads[1], (Span{1, 2})) << "it divides that head's queries with the rank before it";
+  const auto rows_of = [&](std::int64_t layer, const Shard& shard) {
+    for (const TensorSpec& tensor : block_tensors(arch, layer))
+      if (tensor.role == "k.weight") return slice_of(arch, tensor, shard).rows;
+    return Span();
+  };
+  EXPECT_EQ(rows_of(0, shards[1]), (Span{8, 12}));
+  EXPECT_EQ(rows_of(1, shards[1]), (Span{8, 16}));
+  // Keys and values of 16 tokens, in fp16: of each layer by its own heads.
+  EXPECT_EQ(kv_cache_bytes(arch, 0, shards[0], DType::fp16, 16, 16), 2 * 16 * 2 * 4 * 2);
+  EXPECT_EQ(kv_cache_bytes(arch, 1, shards[0], DType::fp16, 16, 16), 2 * 16 * 1 * 8 * 2);
+  EXPECT_EQ(kv_bytes_per_token(arch, {0, 2}, DType::fp16), 2 * (4 * 4 + 2 * 8) * 2);
+  EXPECT_FALSE(alike_heads(arch));
+  EXPECT_THROW(check_kv_homes(arch, {Tier::device, Tier::disk}), Error);
+}
+
 TEST(Shards, MoreRanksThanKvHeadsShareThem) {
   const auto four = make_shards(shape(8, 2), 4);
   EXPECT_THAT(sizes(four, query_heads), ElementsAre(2, 2, 2, 2));
