@@ -27,8 +27,8 @@ TEST_F(DeltaNetCost, OfLayersWithoutKeysAndValuesTheStatesAreReadAndWritten) {
   const StepLoad decoding{.tokens = 16, .context = 1000, .cached = 16000, .logits = 16};
   EXPECT_EQ(kept_bytes(delta, decoding), 2 * 16 * 4 * state_elements / 2);
   EXPECT_EQ(kept_bytes(attention, decoding), 16000 * attention.kv_bytes);
-  EXPECT_EQ(rank.kv_bytes, 2 * 256 * 2) << "one of two KV heads";
-  EXPECT_EQ(rank.attention_flops, 4 * 8 * 256) << "of the layers that have attention";
+  EXPECT_EQ(attention.kv_bytes, 2 * 256 * 2) << "one of two KV heads";
+  EXPECT_EQ(attention.attention_flops, 4 * 8 * 256) << "of the layers that have attention";
 
   const StepCost cost({}, plan.cluster, plan.model.arch);
   const BlockTime time = cost.block_time(group, 0, decoding);
