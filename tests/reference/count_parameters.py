@@ -59,7 +59,8 @@ def count(config: dict) -> dict:
     of_experts = sum(parameter.numel() for name, parameter in model.named_parameters() if ".experts." in name)
     if of_experts > 0:
         experts = next(getattr(model.config, key) for key in ("n_routed_experts", "num_local_experts", "num_experts") if hasattr(model.config, key))
-        counts["active"] = counts["parameters"] - of_experts // experts * (experts - model.config.num_experts_per_tok)
+        active = next(getattr(model.config, key) for key in ("num_experts_per_tok", "top_k_experts") if hasattr(model.config, key))
+        counts["active"] = counts["parameters"] - of_experts // experts * (experts - active)
     return counts
 
 
