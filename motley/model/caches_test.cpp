@@ -18,7 +18,7 @@ Architecture windowed() {
   arch.kinds.front().head_dim = 32;
   arch.vocabulary = 32;
   arch.context = 4096;
-  arch.kinds.resize(2);
+  arch.kinds.resize(2, arch.kinds.front());
   arch.kinds[0].window = 20;
   for (LayerKind& kind : arch.kinds) kind.ffn = 16;
   arch.kind_of_layer = {0, 1, 0, 0};

@@ -9,8 +9,8 @@ namespace motley {
 namespace {
 
 std::int64_t block_elements(const Architecture& shape) {
-  return 2 * shape.hidden * shape.head_dim * (shape.heads + shape.kv_heads) +
-         3 * shape.hidden * shape.kinds.front().ffn;
+  const LayerKind& kind = shape.kinds.front();
+  return 2 * shape.hidden * kind.head_dim * (shape.heads + kind.kv_heads) + 3 * shape.hidden * kind.ffn;
 }
 constexpr std::int64_t few_elements = 8 << 20;  // of a block
 
@@ -51,14 +51,15 @@ std::int64_t kv_tokens_of(const ProbeScale& scale) {
 Architecture probe_shape(Architecture shape, const ProbeScale& scale, std::int64_t memory_bytes) {
   constexpr std::int64_t bytes_per_element = 64;  // of both types and widths and all counts of layers, and as many free
   const std::int64_t most_elements = std::clamp(memory_bytes / bytes_per_element, few_elements, scale.most_elements);
+  LayerKind& kind = shape.kinds.front();
   while (block_elements(shape) > most_elements && shape.heads > 1) {
     const auto halved = [](std::int64_t n) { return std::max<std::int64_t>(1, n / 2); };
     shape.hidden = halved(shape.hidden);
-    shape.kinds.front().ffn = halved(shape.kinds.front().ffn);
+    kind.ffn = halved(kind.ffn);
     shape.heads = halved(shape.heads);
-    shape.kv_heads = std::min(halved(shape.kv_heads), shape.heads);
+    kind.kv_heads = std::min(halved(kind.kv_heads), shape.heads);
   }
-  if (shape.heads % shape.kv_heads != 0) shape.kv_heads = shape.heads;
+  if (shape.heads % kind.kv_heads != 0) kind.kv_heads = shape.heads;
   shape.vocabulary = std::min(shape.vocabulary, scale.most_vocabulary);
   shape.context = scale.most_context + scale.limits.max_tokens;
   return shape;
