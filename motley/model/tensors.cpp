@@ -136,9 +136,11 @@ std::vector<TensorSpec> block_tensors(const Architecture& arch, std::int64_t lay
     list.add_linear("router", experts.count, arch.hidden, TensorCut::replicated, experts.router.bias);
   if (experts.router.selection_bias) list.add(selection_bias_role, "", {experts.count}, TensorCut::replicated);
   if (experts.shared_ffn > 0) {
-    list.add_linear("shared.gate", experts.shared_ffn, arch.hidden, TensorCut::shared_ffn, false);
-    list.add_linear("shared.up", experts.shared_ffn, arch.hidden, TensorCut::shared_ffn, false);
-    list.add_linear("shared.down", arch.hidden, experts.shared_ffn, TensorCut::shared_ffn_in, false);
+    // One with norms of its own is what stands alone where there are no experts.
+    const std::string shared = experts.own_norms ? "" : "shared.";
+    list.add_linear(shared + "gate", experts.shared_ffn, arch.hidden, TensorCut::shared_ffn, false);
+    list.add_linear(shared + "up", experts.shared_ffn, arch.hidden, TensorCut::shared_ffn, false);
+    list.add_linear(shared + "down", arch.hidden, experts.shared_ffn, TensorCut::shared_ffn_in, false);
     if (experts.shared_gate) list.add_linear("shared.share", 1, arch.hidden, TensorCut::replicated, false);
   }
   if (experts.own_norms) {

@@ -131,7 +131,7 @@ SEEDS = {
     "gemma3": lambda: model("gemma3", "Q6_K", norms=dict(**OF_HEADS, post_attention_norm=HIDDEN, post_ffw_norm=HIDDEN),
                             more=[("attention.sliding_window", U32, 8), ("rope.freq_base_swa", F32, 1e4),
                                   ("rope.scaling.type", STRING, "linear"), ("rope.scaling.factor", F32, 8.0)]),
-    "gemma4": lambda: model("gemma4", "Q6_K", experts=3, both=True, factors=[1.0], norms=dict(
+    "gemma4": lambda: model("gemma4", "Q6_K", experts=3, both=True, norms=dict(
         **OF_HEADS, post_attention_norm=HIDDEN, post_ffw_norm=HIDDEN, post_ffw_norm_1=HIDDEN, pre_ffw_norm_2=HIDDEN, post_ffw_norm_2=HIDDEN,
         layer_output_scale=1), more=[
             *ROUTED, ("attention.sliding_window", U32, 8), ("attention.sliding_window_pattern", ARRAY, (BOOL, [False])),

@@ -147,7 +147,8 @@ void route(const BlockCall& pass, const BlockWeights& block, const Experts& expe
   pass.ranks.take_from_first(buffers.routed);
   ops.route(buffers.chosen, buffers.shares, buffers.routed, block.selection_bias, experts);
   if (block.expert_factors.defined())
-    buffers.shares.mul_(block.expert_factors.index_select(0, buffers.chosen.flatten()).view_as(buffers.shares));
+    buffers.shares =
+        buffers.shares * block.expert_factors.index_select(0, buffers.chosen.flatten()).view_as(buffers.shares);
 }
 
 // The experts that a token takes and an FFN that all pass, over this rank's columns of each, each with norms of its
@@ -168,9 +169,8 @@ void feed_both(const BlockCall& pass, const BlockWeights& block, const Experts& 
   ops.mix_experts(activation, buffers.projected, buffers.gate, buffers.up, normed(block.routed_norm), buffers.chosen,
                   buffers.shares, block.experts);
   sum_and_norm(buffers.routed_output, block.routed_output_norm);
-  ops.gated(activation, buffers.shared_gate, buffers.shared_up, normed(block.ffn_norm), block.shared_gate,
-            block.shared_up);
-  ops.linear(buffers.projected, buffers.shared_gate, block.shared_down.weight, {});
+  ops.gated(activation, buffers.shared_gate, buffers.shared_up, normed(block.ffn_norm), block.gate, block.up);
+  ops.linear(buffers.projected, buffers.shared_gate, block.down.weight, {});
   sum_and_norm(buffers.projected, block.shared_output_norm);
   ops.add(buffers.projected, buffers.routed_output, {});
   add_normed(pass, block.ffn_output_norm, buffers.projected, hidden);

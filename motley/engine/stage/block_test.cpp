@@ -108,7 +108,7 @@ TEST_P(BlockTest, IsTheSameDifferentiatedAndServed) {
                              .query = rows["query"],
                              .key = rows["key"],
                              .value = rows["value"],
-                             .attention = rows["attention"].view({11, -1, arch.kinds.front().head_dim}),
+                             .attention = rows["attention"].view({11, -1, kind.head_dim}),
                              .projected = rows["projected"],
                              .up = ffn_rows("up"),
                              .gate = ffn_rows("gate"),
@@ -117,9 +117,10 @@ TEST_P(BlockTest, IsTheSameDifferentiatedAndServed) {
                              .shares = rows["shares"],
                              .shared_gate = shared_rows("gate"),
                              .shared_up = shared_rows("up"),
-                             .squares = rows["squares"]};
-  const LayerCache cache{at::zeros({3, arch.kinds.front().kv_heads, arch.kinds.front().head_dim, 4}),
-                         at::zeros({3, arch.kinds.front().kv_heads, 4, arch.kinds.front().head_dim})};
+                             .squares = rows["squares"],
+                             .routed_output = rows["routed_output"]};
+  const LayerCache cache{at::zeros({3, kind.kv_heads, kind.head_dim, 4}),
+                         at::zeros({3, kind.kv_heads, 4, kind.head_dim})};
   const Tensor input = hidden.clone();
   const Tensor differentiable = forward(differentiable_ops(), tensors, input);
   EXPECT_TRUE(input.equal(hidden)) << "its input is kept for the backward pass";

@@ -268,10 +268,6 @@ constexpr auto gemma4_tensors = std::to_array<TensorNames>({
     {"gate", "model.layers.N.mlp.gate_proj", "blk.N.ffn_gate"},
     {"up", "model.layers.N.mlp.up_proj", "blk.N.ffn_up"},
     {"down", "model.layers.N.mlp.down_proj", "blk.N.ffn_down"},
-    // The same where experts are at its side.
-    {"shared.gate", "model.layers.N.mlp.gate_proj", "blk.N.ffn_gate"},
-    {"shared.up", "model.layers.N.mlp.up_proj", "blk.N.ffn_up"},
-    {"shared.down", "model.layers.N.mlp.down_proj", "blk.N.ffn_down"},
     {"shared_output_norm", "model.layers.N.post_feedforward_layernorm_1", "blk.N.post_ffw_norm_1"},
     {"router", "model.layers.N.router.proj", "blk.N.ffn_gate_inp"},
     {"router.norm", "model.layers.N.router.scale", "blk.N.ffn_gate_inp", false, ".scale"},
