@@ -63,17 +63,27 @@ def test_byte_pairs_are_cut_as_by_the_family(pre, tmp_path, monkeypatch):
     assert len(cuts) > 500
 
 
-def test_pieces_of_gemma(tmp_path, monkeypatch):
-    """No space in front, bytes for what the vocabulary lacks."""
+SPECIAL = ["<pad>", "<eos>", "<bos>", "<unk>", "<mask>"]
+NAMED = {"<bos>": "add_bos_token_id", "<eos>": "add_eos_token_id", "<unk>": "add_unk_token_id", "<pad>": "add_pad_token_id"}
+
+
+def trained_pieces(corpus, special, pre_tokenizer=None):
+    """Vocabulary and merges of pieces with a sign for the space."""
     trained = Tokenizer(models.BPE(byte_fallback=True, unk_token="<unk>", fuse_unk=True))
     trained.normalizer = normalizers.Replace(" ", "▁")
-    special = ["<pad>", "<eos>", "<bos>", "<unk>", "<mask>"]
-    trained.train_from_iterator(CORPUS[:5], trainers.BpeTrainer(
+    if pre_tokenizer:
+        trained.pre_tokenizer = pre_tokenizer
+    trained.train_from_iterator(corpus, trainers.BpeTrainer(
         vocab_size=640, show_progress=False, limit_alphabet=120,
         special_tokens=[*special, *(f"<0x{byte:02X}>" for byte in range(256))]))
-    model = json.loads(trained.to_str())["model"]
+    return json.loads(trained.to_str())["model"]
+
+
+def test_pieces_of_gemma(tmp_path, monkeypatch):
+    """No space in front, bytes for what the vocabulary lacks."""
+    model = trained_pieces(CORPUS[:5], SPECIAL)
     tokenizer = GemmaTokenizer(vocab=model["vocab"], merges=[tuple(pair) for pair in model["merges"]])
-    kinds = {"<unk>": files.UNKNOWN, **{token: files.CONTROL for token in special if token != "<unk>"}}
+    kinds = {"<unk>": files.UNKNOWN, **{token: files.CONTROL for token in SPECIAL if token != "<unk>"}}
     ordered = sorted(model["vocab"], key=model["vocab"].get)
     types = [kinds.get(token, files.BYTE if token.startswith("<0x") else files.NORMAL) for token in ordered]
     monkeypatch.setattr(files, "OUT", tmp_path)
@@ -82,9 +92,8 @@ def test_pieces_of_gemma(tmp_path, monkeypatch):
     out.add_token_list(ordered)
     out.add_token_scores([-float(place) for place in range(len(ordered))])
     out.add_token_types(types)
-    for name, add in (("<bos>", out.add_bos_token_id), ("<eos>", out.add_eos_token_id), ("<unk>", out.add_unk_token_id),
-                      ("<pad>", out.add_pad_token_id)):
-        add(model["vocab"][name])
+    for name, add in NAMED.items():
+        getattr(out, add)(model["vocab"][name])
     out.add_add_space_prefix(False)
     files.close(out)
     own = files.own_codec(tmp_path / "gemma.gguf")
@@ -92,3 +101,59 @@ def test_pieces_of_gemma(tmp_path, monkeypatch):
         assert own.encode(text, False) == tokenizer.encode(text, add_special_tokens=False), text
     assert own.encode("a", True)[0] == model["vocab"]["<bos>"]
     assert own.decode(own.encode(" a  b", False), True) == " a  b"
+
+
+VISIBLE = ["<|channel>", "<channel|>", "<|tool_call>", "<tool_call|>", "<|tool_response>", "<tool_response|>", '<|"|>']
+HIDDEN = ["<|turn>", "<turn|>", "<|think|>"]
+
+
+def pieces_of_gemma_4(path, says_bos=True):
+    """A file as llama.cpp's converter writes it, and the folder's tokenizer of the same vocabulary and merges. No merge joins a line
+    break with another character, as in the released vocabulary."""
+    lines = ["\n" * count + "a" for count in range(1, 8)]
+    model = trained_pieces([*CORPUS[:5], *lines * 4], [*SPECIAL, *HIDDEN, *VISIBLE],
+                           pre_tokenizers.Split(Regex("\n+"), "isolated"))
+    tokenizer = GemmaTokenizer(vocab=model["vocab"], merges=[tuple(pair) for pair in model["merges"]],
+                               extra_special_tokens=[*HIDDEN, *VISIBLE])
+    ordered = sorted(model["vocab"], key=model["vocab"].get)
+    kinds = dict.fromkeys([*SPECIAL, *HIDDEN], files.CONTROL) | dict.fromkeys(VISIBLE, files.USER_DEFINED)
+    out = files.writer(path.stem, "gemma4")
+    out.add_token_list(ordered)
+    out.add_token_scores([-1000.0] * len(ordered))
+    out.add_token_types([kinds.get(token, files.BYTE if token.startswith("<0x") else files.NORMAL) for token in ordered])
+    out.add_token_merges([" ".join(pair) for pair in model["merges"]])
+    for name, add in NAMED.items():
+        getattr(out, add)(model["vocab"][name])
+    out.add_add_space_prefix(False)
+    out.add_add_bos_token(says_bos)
+    files.close(out)
+    return files.own_codec(path), tokenizer
+
+
+def test_pieces_of_gemma_4(tmp_path, monkeypatch):
+    monkeypatch.setattr(files, "OUT", tmp_path)
+    own, tokenizer = pieces_of_gemma_4(tmp_path / "gemma-4.gguf")
+    chat = '<|turn>model\n<|channel>thought\n Two  words.\n\n<channel|><|tool_call>call:f{a:<|"|>b<|"|>}<tool_call|><turn|>\n'
+    assert any("\n\n" in token for token in tokenizer.get_vocab()), "line breaks are merged"
+    for text in [*files.texts(), chat, "\n", " \n \n\n  a", "a" + "\n" * 40 + "b", *("\n".join(files.texts()[start::12]) for start in range(12))]:
+        tokens = own.encode(text, False)
+        assert tokens == tokenizer.encode(text, add_special_tokens=False), text
+        if "▁" not in text:
+            assert own.decode(tokens, False) == text
+
+
+def test_marks_of_gemma_4_are_read_and_its_turns_are_not(tmp_path, monkeypatch):
+    monkeypatch.setattr(files, "OUT", tmp_path)
+    own, tokenizer = pieces_of_gemma_4(tmp_path / "gemma-4.gguf")
+    kept = [token for token in VISIBLE if token != "<|tool_response>"]  # which ends an answer
+    assert own.decode(own.encode("".join([*HIDDEN, *VISIBLE, *SPECIAL]), False), True) == "".join(kept)
+    for token in [*HIDDEN, *VISIBLE, *SPECIAL]:
+        assert len(own.encode(token, False)) == 1 and own.token_bytes(own.encode(token, False)[0]).decode() == token
+
+
+@pytest.mark.parametrize("says", [True, False])
+def test_texts_of_gemma_4_begin_with_bos(says, tmp_path, monkeypatch):
+    """As for llama.cpp: early files say that they do not."""
+    monkeypatch.setattr(files, "OUT", tmp_path)
+    own, tokenizer = pieces_of_gemma_4(tmp_path / "gemma-4.gguf", says)
+    assert own.encode("a", True) == [tokenizer.bos_token_id, *own.encode("a", False)]
