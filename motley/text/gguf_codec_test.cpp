@@ -163,11 +163,10 @@ class MergedPieces : public testing::Test {
   MergedPieces() {
     constexpr int normal = 1, unknown = 2, control = 3, defined = 4, byte = 6;
     writer.set_text("tokenizer.ggml.model", "gemma4");
-    writer.set_texts("tokenizer.ggml.tokens",
-                     {"<unk>", "<bos>", "<turn|>", "<|channel>", "<|tool_response>", "<0xC3>", "<0xA9>", "\u2581", "a",
-                      "b", "\n", "\u2581a", "\n\n", "ab"});
-    writer.set_i32s("tokenizer.ggml.token_type", {unknown, control, control, defined, defined, byte, byte, normal, normal,
-                                                  normal, normal, normal, normal, normal});
+    writer.set_texts("tokenizer.ggml.tokens", {"<unk>", "<bos>", "<turn|>", "<|channel>", "<|tool_response>", "<0xC3>",
+                                               "<0xA9>", "\u2581", "a", "b", "\n", "\u2581a", "\n\n", "ab"});
+    writer.set_i32s("tokenizer.ggml.token_type", {unknown, control, control, defined, defined, byte, byte, normal,
+                                                  normal, normal, normal, normal, normal, normal});
     writer.set_u32("tokenizer.ggml.bos_token_id", 1);
     writer.set_u32("tokenizer.ggml.unknown_token_id", 0);
   }
