@@ -120,8 +120,9 @@ bool ReasoningStream::push_channels(AnswerText& out) {
     const bool thought = name == thought_channel && (blank || behind.starts_with(close_channel));
     if (!thought && thought_channel.starts_with(name) && close_channel.starts_with(behind)) return false;
     state_ = State::content;  // of a channel with another name all is, with the name
-    if (thought) begin_thought();
-    if (thought) held_.erase(0, thought_channel.size());
+    if (!thought) return true;
+    begin_thought();
+    held_.erase(0, thought_channel.size());
     return true;
   }
   if (state_ == State::after) {
