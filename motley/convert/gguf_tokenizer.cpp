@@ -16,6 +16,12 @@ namespace {
 
 namespace fs = std::filesystem;
 
+// Of the family whose merges are written as a list, and the texts of its special tokens that readers of an answer must
+// see: such files have them as ordinary text.
+constexpr std::string_view gemma4 = "gemma4_text";
+constexpr std::array<std::string_view, 7> gemma4_visible = {
+    "<|channel>", "<channel|>", "<|tool_call>", "<tool_call|>", "<|tool_response>", "<tool_response|>", R"(<|"|>)"};
+
 // Of tokenizer.ggml.token_type.
 enum TokenType : std::int32_t { normal = 1, unknown = 2, control = 3, user_defined = 4, unused = 5, byte = 6 };
 
@@ -51,6 +57,7 @@ class TokenizerWriter {
       : file_((folder / "tokenizer.json").string()),
         tokenizer_(read_document(file_)),
         vocabulary_(static_cast<std::size_t>(model.arch.vocabulary)),
+        is_gemma4_(model.arch.family == gemma4),
         model_(model),
         writer_(writer) {
     const fs::path config = folder / "tokenizer_config.json", chat = folder / "chat_template.jinja";
@@ -61,18 +68,19 @@ class TokenizerWriter {
 
   void write() {
     read_tokens();
-    // Bytes that have no token are spelled in tokens of their own only by SentencePiece's kind.
-    const bool sentencepiece = true_at(&tokenizer_, {"model", "byte_fallback"});
     if (text_at(&tokenizer_, {"model", "type"}) != "BPE")
       refuse(fmt::format("a tokenizer of type \"{}\" is not supported", text_at(&tokenizer_, {"model", "type"})),
              "supported: BPE");
-    writer_.set_text("tokenizer.ggml.model", sentencepiece ? "llama" : "gpt2");
-    writer_.set_text("tokenizer.ggml.pre", sentencepiece ? "default" : rule_name());
+    // Bytes that have no token are spelled in tokens of their own only by SentencePiece's kinds.
+    const bool pieces = true_at(&tokenizer_, {"model", "byte_fallback"});
+    const std::string kind = !pieces ? "gpt2" : is_gemma4_ && !space_prefix() ? "gemma4" : "llama";
+    writer_.set_text("tokenizer.ggml.model", kind);
+    if (kind != "gemma4") writer_.set_text("tokenizer.ggml.pre", pieces ? "default" : rule_name());
     writer_.set_texts("tokenizer.ggml.tokens", texts_);
     writer_.set_i32s("tokenizer.ggml.token_type", types_);
-    sentencepiece ? write_scores() : writer_.set_texts("tokenizer.ggml.merges", merges());
-    if (sentencepiece) writer_.set_bool("tokenizer.ggml.add_space_prefix", space_prefix());
-    write_special_tokens();
+    kind == "llama" ? write_scores() : writer_.set_texts("tokenizer.ggml.merges", merges());
+    if (pieces) writer_.set_bool("tokenizer.ggml.add_space_prefix", space_prefix());
+    write_special_tokens(/*begins=*/kind == "gemma4");
     if (!template_.empty()) writer_.set_text("tokenizer.chat_template", template_);
   }
 
@@ -91,7 +99,8 @@ class TokenizerWriter {
     for (const auto& [text, id] : vocabulary->as_object()) set_token(text, id, type_of_text(text));
     for (const Value* token : added_tokens()) {
       const std::string text = text_at(token, {"content"});
-      const bool special = true_at(token, {"special"}) || looks_special(text);
+      const bool visible = is_gemma4_ && std::ranges::find(gemma4_visible, text) != gemma4_visible.end();
+      const bool special = !visible && (true_at(token, {"special"}) || looks_special(text));
       const Value* id = token->find("id");
       if (!id)
         refuse(fmt::format("the added token \"{}\" has no id", text), "take tokenizer.json from the model's folder");
@@ -228,21 +237,23 @@ class TokenizerWriter {
     return std::nullopt;
   }
 
-  void write_special_tokens() {
+  // `begins`: with BOS, whatever the folder says.
+  void write_special_tokens(bool begins) {
     const std::array<std::pair<const char*, const char*>, 4> kinds = {
         {{"bos", "bos"}, {"eos", "eos"}, {"unk", "unknown"}, {"pad", "padding"}}};
     for (const auto& [kind, key] : kinds)
       if (const auto id = special_token(kind))
         writer_.set_u32(fmt::format("tokenizer.ggml.{}_token_id", key), static_cast<std::uint32_t>(*id));
-    for (const char* kind : {"bos", "eos"})
-      if (const auto added = is_added(kind, special_token(kind)))
-        writer_.set_bool(fmt::format("tokenizer.ggml.add_{}_token", kind), *added);
+    const auto bos = begins ? true : is_added("bos", special_token("bos")), eos = is_added("eos", special_token("eos"));
+    if (bos) writer_.set_bool("tokenizer.ggml.add_bos_token", *bos);
+    if (eos) writer_.set_bool("tokenizer.ggml.add_eos_token", *eos);
   }
 
   std::string file_;
   Value tokenizer_, config_;
   std::string template_;
   std::size_t vocabulary_;
+  bool is_gemma4_;
   const Model& model_;
   GgufWriter& writer_;
   std::vector<std::string> texts_;

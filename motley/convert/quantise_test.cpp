@@ -177,6 +177,56 @@ TEST_F(QuantiseTest, RulesForSplittingAreRecognised) {
   EXPECT_THAT(refusal_of([&] { rule(R"({"type": "Whitespace"})"); }), HasSubstr("none that is known by name"));
 }
 
+// As released tokenizers of Gemma are, but for the size.
+constexpr const char* pieces = R"({
+  "added_tokens": [{"id": 0, "content": "<pad>", "special": true}, {"id": 1, "content": "<bos>", "special": true},
+                   {"id": 2, "content": "<turn|>", "special": true}, {"id": 3, "content": "<|channel>", "special": true},
+                   {"id": 4, "content": "<|\"|>", "special": true}],
+  "normalizer": {"type": "Replace", "pattern": {"String": " "}, "content": "\u2581"},
+  "pre_tokenizer": {"type": "Split", "pattern": {"String": " "}, "behavior": "MergedWithPrevious", "invert": false},
+  "model": {"type": "BPE", "byte_fallback": true, "unk_token": "<unk>", "merges": [["\n", "\n"], ["\u2581", "a"]],
+            "vocab": {"<pad>": 0, "<bos>": 1, "<turn|>": 2, "<|channel>": 3, "<|\"|>": 4, "<unk>": 5, "<0x41>": 6, "\u2581": 7,
+                      "a": 8, "\n": 9, "\u2581a": 10, "\n\n": 11}}})";
+
+class PiecesTest : public QuantiseTest {
+ protected:
+  Value metadata(const std::string& family) {
+    std::ofstream(folder / "tokenizer.json") << pieces;
+    std::ofstream(folder / "tokenizer_config.json") << R"({"bos_token": "<bos>", "add_bos_token": false})";
+    Model model;
+    model.config = Value::object({});
+    model.arch.family = family;
+    model.arch.vocabulary = 14;
+    GgufWriter writer;
+    write_tokenizer(folder, model, writer);
+    writer.write(folder / "tokenizer.gguf", {});
+    return GgufFile(folder / "tokenizer.gguf").metadata();
+  }
+};
+
+TEST_F(PiecesTest, OfGemma4HaveTheirMergesAndMarksThatAreText) {
+  const Value keys = metadata("gemma4_text");
+  EXPECT_EQ(*keys.find("tokenizer.ggml.model"), Value("gemma4"));
+  EXPECT_EQ(keys.find("tokenizer.ggml.pre"), nullptr);
+  EXPECT_EQ(keys.find("tokenizer.ggml.scores"), nullptr);
+  EXPECT_EQ(*keys.find("tokenizer.ggml.merges"), Value::array({"\n \n", "\u2581 a"}));
+  EXPECT_EQ(keys.find("tokenizer.ggml.tokens")->as_array()[10], Value("\u2581a"));
+  EXPECT_EQ(*keys.find("tokenizer.ggml.token_type"), Value::array({3, 3, 3, 4, 4, 2, 6, 1, 1, 1, 1, 1, 5, 5}));
+  EXPECT_EQ(*keys.find("tokenizer.ggml.bos_token_id"), Value(1));
+  EXPECT_EQ(*keys.find("tokenizer.ggml.add_bos_token"), Value(true)) << "whatever the folder says";
+  EXPECT_EQ(*keys.find("tokenizer.ggml.add_space_prefix"), Value(false));
+}
+
+TEST_F(PiecesTest, OfOthersHaveScores) {
+  const Value keys = metadata("gemma3_text");
+  EXPECT_EQ(*keys.find("tokenizer.ggml.model"), Value("llama"));
+  EXPECT_EQ(*keys.find("tokenizer.ggml.pre"), Value("default"));
+  EXPECT_EQ(keys.find("tokenizer.ggml.merges"), nullptr);
+  EXPECT_EQ(keys.find("tokenizer.ggml.scores")->as_array()[11], Value(-1.0));
+  EXPECT_EQ(keys.find("tokenizer.ggml.token_type")->as_array()[3], Value(3));
+  EXPECT_EQ(*keys.find("tokenizer.ggml.add_bos_token"), Value(false));
+}
+
 TEST_F(QuantiseTest, ScaledFrequenciesComeBack) {
   const auto model = copy();
   change(model / "config.json", [](Value& config) {

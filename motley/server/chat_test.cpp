@@ -172,5 +172,72 @@ TEST_F(TagsTest, EndsAtTokensOfTheFamily) {
   EXPECT_TRUE(call.answer().starts_with("HTTP/1.1 200 "));
 }
 
+// Gemma 4's, whose marks are special tokens of folders.
+const std::vector<std::string> gemma4_tokens = {"<eos>",      "<|turn>",    "<turn|>",
+                                                "<|channel>", "<channel|>", "<|tool_response>"};
+const std::string gemma4_template =
+    "{% for m in messages %}<|turn>{{ m.role }}\n{{ m.content }}<turn|>\n{% endfor %}<|turn>model\n"
+    "{% if not enable_thinking | default(true) %}<|channel>thought\n<channel|>{% endif %}";
+const std::string gemma4_answer = "<|channel>thought\nIt is day.\n<channel|>Good day.";
+
+class Gemma4Test : public ChatTest {
+ protected:
+  explicit Gemma4Test(bool split = true) : Gemma4Test(gemma4_tokens, split) {}
+  Gemma4Test(const std::vector<std::string>& special, bool split)
+      : ChatTest(special, gemma4_template, "gemma4_text", split) {}
+};
+
+TEST_F(Gemma4Test, ThoughtsAreReasoning) {
+  const std::string answer = answer_of(gemma4_answer);
+  EXPECT_TRUE(has(answer, R"("content":"Good day.","refusal":null,"reasoning_content":"It is day.")")) << answer;
+}
+
+TEST_F(Gemma4Test, StreamsBothApart) {
+  const std::string answer = answer_of(gemma4_answer, R"(, "stream": true, "stream_options": {"include_usage": true})");
+  EXPECT_EQ(joined(answer, "reasoning_content"), "It is day.") << answer;
+  EXPECT_EQ(joined(answer, "content"), "Good day.") << answer;
+  EXPECT_FALSE(has(answer, "channel")) << answer;
+  // From the line break that ends the channel's name to <channel|>.
+  EXPECT_TRUE(has(answer, usage(encode("\nIt is day.\n").size() + 1))) << answer;
+}
+
+TEST_F(Gemma4Test, TheTemplateMayCloseTheThought) {
+  const std::string answer = answer_of("Good day.", R"(, "chat_template_kwargs": {"enable_thinking": false})");
+  EXPECT_TRUE(has(answer, R"("content":"Good day.","refusal":null})")) << answer;
+  EXPECT_TRUE(has(answer, usage(0))) << answer;
+}
+
+TEST_F(Gemma4Test, EndsAtTurnsAndWhereAToolIsToAnswer) {
+  auto call = chat();
+  const std::vector<std::int32_t> ends = {encode("<eos>").at(0), encode("<turn|>").at(0),
+                                          encode("<|tool_response>").at(0)};
+  EXPECT_EQ(script.wait_for(1).stop_tokens, ends);
+  script.end(1, FinishReason::stop);
+  EXPECT_TRUE(call.answer().starts_with("HTTP/1.1 200 "));
+}
+
+// As from a GGUF file: its marks are no special tokens.
+class Gemma4TextTest : public Gemma4Test {
+ protected:
+  Gemma4TextTest() : Gemma4Test({"<|turn>", "<turn|>"}, true) {}
+};
+
+TEST_F(Gemma4TextTest, MarksMayBeText) {
+  ASSERT_GT(encode("<channel|>").size(), 2U);
+  const std::string answer = answer_of(gemma4_answer);
+  EXPECT_TRUE(has(answer, R"("content":"Good day.","refusal":null,"reasoning_content":"It is day.")")) << answer;
+}
+
+class WholeGemma4Test : public Gemma4Test {
+ protected:
+  WholeGemma4Test() : Gemma4Test(false) {}
+};
+
+TEST_F(WholeGemma4Test, ThinkingCanStay) {
+  const std::string answer = answer_of(gemma4_answer);
+  EXPECT_TRUE(has(answer, R"("content":"thought\nIt is day.\nGood day.","refusal":null})")) << answer;
+  EXPECT_TRUE(has(answer, usage(0))) << answer;
+}
+
 }  // namespace
 }  // namespace motley

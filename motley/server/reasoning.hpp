@@ -29,10 +29,16 @@ class ReasoningStream {
   bool thinking() const { return state_ == State::thinking; }
 
  private:
-  // `before` an answer that may begin with thinking; `header` of a message of harmony; `after` thinking.
+  // `before` an answer that may begin with thinking; `header` of a message of harmony, or a channel's name; `after`
+  // thinking.
   enum class State : std::uint8_t { before, header, thinking, after, content };
 
   void push_tagged(AnswerText& out);
+  // Up to a mark that ends it; true when that was there.
+  bool push_thought(AnswerText& out, std::string_view mark);
+  // Up to the next change of what the text is; false when all is taken but what is held back.
+  bool push_channels(AnswerText& out);
+  void begin_thought();
   void mark_harmony(std::string_view text);
   void give(AnswerText& out, std::string_view text);
 
@@ -40,7 +46,7 @@ class ReasoningStream {
   State state_ = State::content;
   std::string held_;
   bool gave_reasoning_ = false, gave_content_ = false;
-  // Of harmony: the header names a channel, a message has begun, one has no text yet.
+  // Of harmony: the header names a channel; of both forms with channels: a message has begun, one has no text yet.
   bool named_ = false, begun_ = false, new_message_ = false;
 };
 

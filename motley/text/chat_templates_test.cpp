@@ -34,11 +34,11 @@ TEST_P(ChatTemplates, AsTransformers) {
       EXPECT_NE(error.message().find(member(row, "error").as_string()), std::string::npos) << error.message();
     }
   }
-  EXPECT_EQ(rows, 64);
+  EXPECT_EQ(rows, 72);
   EXPECT_LT(refused, rows / 2);
 }
 
-INSTANTIATE_TEST_SUITE_P(All, ChatTemplates, testing::Values("chatml", "gemma", "glm", "harmony", "minimax"),
+INSTANTIATE_TEST_SUITE_P(All, ChatTemplates, testing::Values("chatml", "gemma", "gemma4", "glm", "harmony", "minimax"),
                          [](const auto& test) { return test.param; });
 
 }  // namespace

@@ -157,6 +157,58 @@ TEST(GgufCodec, KeepsATokenThatIsThereTwice) {
   }
 }
 
+// Of the kind gemma4: merges by a list, spaces by a sign of their own, bytes for what the vocabulary lacks.
+class MergedPieces : public testing::Test {
+ protected:
+  MergedPieces() {
+    constexpr int normal = 1, unknown = 2, control = 3, defined = 4, byte = 6;
+    writer.set_text("tokenizer.ggml.model", "gemma4");
+    writer.set_texts("tokenizer.ggml.tokens", {"<unk>", "<bos>", "<turn|>", "<|channel>", "<|tool_response>", "<0xC3>",
+                                               "<0xA9>", "\u2581", "a", "b", "\n", "\u2581a", "\n\n", "ab"});
+    writer.set_i32s("tokenizer.ggml.token_type", {unknown, control, control, defined, defined, byte, byte, normal,
+                                                  normal, normal, normal, normal, normal, normal});
+    writer.set_u32("tokenizer.ggml.bos_token_id", 1);
+    writer.set_u32("tokenizer.ggml.unknown_token_id", 0);
+  }
+  std::shared_ptr<TextCodec> opened() {
+    writer.set_texts("tokenizer.ggml.merges", {"\u2581 a", "\n \n", "a b"});
+    writer.write(folder.path() / "model.gguf", {});
+    return TextCodec::open(folder.path() / "model.gguf");
+  }
+  const Folder folder;
+  GgufWriter writer;
+};
+
+TEST_F(MergedPieces, AreMergedInTheOrderOfTheList) {
+  const auto codec = opened();
+  EXPECT_EQ(codec->encode("ab ab", false), (std::vector<std::int32_t>{13, 11, 9})) << "no space in front";
+  EXPECT_EQ(codec->encode("a\n\n\nb", false), (std::vector<std::int32_t>{8, 12, 10, 9}));
+  EXPECT_EQ(codec->encode("\u00e9", false), (std::vector<std::int32_t>{5, 6}));
+  EXPECT_EQ(codec->decode({13, 11, 9, 10, 5, 6}, true), "ab ab\n\u00e9");
+  EXPECT_EQ(codec->vocabulary_size(), 14);
+}
+
+TEST_F(MergedPieces, MarksThatTheFileHasAsTextStay) {
+  const auto codec = opened();
+  const auto tokens = codec->encode("<|channel>a<turn|><|tool_response>", false);
+  EXPECT_EQ(tokens, (std::vector<std::int32_t>{3, 8, 2, 4}));
+  EXPECT_EQ(codec->decode(tokens, true), "<|channel>a") << "a tool's answer would follow the last";
+  EXPECT_EQ(codec->decode(tokens, false), "<|channel>a<turn|><|tool_response>");
+}
+
+// The first files of this kind say that nothing comes before a text, though the model knows none that begins so.
+TEST_F(MergedPieces, BeginWithTheBeginning) {
+  writer.set_bool("tokenizer.ggml.add_bos_token", false);
+  EXPECT_EQ(opened()->encode("a", true), (std::vector<std::int32_t>{1, 8}));
+}
+
+TEST_F(MergedPieces, NeedTheList) {
+  writer.write(folder.path() / "model.gguf", {});
+  const Error error = error_of([&] { TextCodec::open(folder.path() / "model.gguf"); });
+  EXPECT_NE(error.message().find("tokenizer.ggml.merges is missing: tokenizers of the kind gemma4"), std::string::npos)
+      << error.what();
+}
+
 TEST(GgufCodec, UnknownKindsAndRulesAreNamed) {
   const auto message = [](const std::string& kind, const std::string& pre) {
     const Folder folder;

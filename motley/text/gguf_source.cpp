@@ -10,6 +10,9 @@ from tokenizers import Regex, decoders, models, normalizers, pre_tokenizers, pro
 NORMAL, UNKNOWN, CONTROL, USER_DEFINED, UNUSED, BYTE = range(1, 7)
 SPACE = "\u2581"
 
+# Of Gemma 4's tokens that files have as ordinary text, the one that ends an answer: a tool is to speak.
+GEMMA4_END = "<|tool_response>"
+
 CONVERT_AGAIN = "convert the model again with a current llama.cpp, or serve its Hugging Face folder"
 
 # ---- metadata ----
@@ -52,20 +55,25 @@ class GgufKeys:
         return value
 
 
-# ---- the two kinds of tokenizers ----
+# ---- the kinds of tokenizers ----
 
 
-def byte_pair_tokenizer(keys, vocabulary):
-    rule = keys.values["pre_tokenizer"]
+def stated_merges(keys, kind):
     merges = keys.all("tokenizer.ggml.merges", (str,))
     if merges is None:
-        keys.fail("tokenizer.ggml.merges is missing: tokenizers of the kind gpt2 need it")
+        keys.fail(f"tokenizer.ggml.merges is missing: tokenizers of the kind {kind} need it")
     pairs = []
     for place, merge in enumerate(merges):
         cut = merge.find(" ", 1)
         if cut < 0 or cut + 1 == len(merge):
             keys.fail(f"tokenizer.ggml.merges[{place}]: expected two tokens with a space between them, found {merge!r}")
         pairs.append((merge[:cut], merge[cut + 1:]))
+    return pairs
+
+
+def byte_pair_tokenizer(keys, vocabulary):
+    rule = keys.values["pre_tokenizer"]
+    pairs = stated_merges(keys, "gpt2")
     tokenizer = Tokenizer(models.BPE(vocabulary, pairs, ignore_merges=rule["whole_words_first"]))
     split = [pre_tokenizers.Split(Regex(pattern), "isolated") for pattern in rule["patterns"]]
     tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
@@ -105,14 +113,26 @@ def sentencepiece_tokenizer(keys, vocabulary, tokens, types):
     return tokenizer, True
 
 
+def merged_piece_tokenizer(keys, vocabulary, tokens):
+    """Gemma 4's: pieces as SentencePiece has them, merged in the order of a list. A line is one word with its spaces;
+    line breaks one after another are one, too."""
+    unknown = keys.token("tokenizer.ggml.unknown_token_id", len(tokens))
+    tokenizer = Tokenizer(models.BPE(vocabulary, stated_merges(keys, "gemma4"), fuse_unk=True, byte_fallback=True,
+                                     unk_token=None if unknown is None else tokens[unknown]))
+    tokenizer.normalizer = normalizers.Replace(" ", SPACE)
+    tokenizer.pre_tokenizer = pre_tokenizers.Split(Regex("\\n+"), "isolated")
+    tokenizer.decoder = decoders.Sequence([decoders.Replace(SPACE, " "), decoders.ByteFallback(), decoders.Fuse()])
+    return tokenizer
+
+
 def open_gguf(path, values):
     keys = GgufKeys(path, values)
     kind = keys.one("tokenizer.ggml.model", str)
     if kind in (None, "no_vocab"):
         keys.fail(f"tokenizer.ggml.model is {kind or 'missing'}: the file has no tokenizer")
-    if kind not in ("gpt2", "llama"):
+    if kind not in ("gpt2", "llama", "gemma4"):
         raise InputError(f"{path}: tokenizer.ggml.model: tokenizers of the kind {kind!r} are not supported",
-                         "use a model with a tokenizer of the kind gpt2 or llama, or serve its Hugging Face folder")
+                         "use a model with a tokenizer of the kind gpt2, llama or gemma4, or serve its Hugging Face folder")
     tokens = keys.all("tokenizer.ggml.tokens", (str,))
     if not tokens:
         keys.fail("tokenizer.ggml.tokens is missing or empty")
@@ -127,9 +147,13 @@ def open_gguf(path, values):
     try:
         if kind == "gpt2":
             tokenizer, begin = byte_pair_tokenizer(keys, vocabulary)
+        elif kind == "gemma4":
+            tokenizer, begin = merged_piece_tokenizer(keys, vocabulary, tokens), True
+            types = [CONTROL if token == GEMMA4_END else given for token, given in zip(tokens, types)]
         else:
             tokenizer, begin = sentencepiece_tokenizer(keys, vocabulary, tokens, types)
         add_tokens(tokenizer, keys, vocabulary, types, special, same)
+        begin = keys.one("tokenizer.ggml.add_bos_token", bool, begin) or kind == "gemma4"  # whose first files deny it
         add_ends(tokenizer, keys, tokens, special, begin)
     except InputError:
         raise
@@ -152,7 +176,7 @@ def add_tokens(tokenizer, keys, vocabulary, types, special, same):
 
 
 def add_ends(tokenizer, keys, tokens, special, begin):
-    first = special["bos_token"] if keys.one("tokenizer.ggml.add_bos_token", bool, begin) else None
+    first = special["bos_token"] if begin else None
     last = special["eos_token"] if keys.one("tokenizer.ggml.add_eos_token", bool, False) else None
     around = [(tokens[place], place) for place in (first, last) if place is not None]
     if not around:

@@ -10,8 +10,11 @@ import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
 INPUTS = os.environ.get("MOTLEY_FUZZ_INPUTS", "10000")
-ANSWERS = [b"\0\3<think>\nIt is < day. </think>\n\nGood day.", b"\2\5It is day.</th</think> Yes",
-           b"\3\2\0<|channel|>\0analysis\0<|message|>\0Day.\0<|end|>\0\0<|start|>\0assistant\0<|channel|>\0final\0<|message|>\0Yes"]
+# Form of reasoning and end of the prompt, length of the pieces, text.
+ANSWERS = [b"\x09\3<think>\nIt is < day. </think>\n\nGood day.", b"\0\5It is day.</th</think> Yes",
+           b"\x0b\3<|channel>thought\nIt is < day.\n<channel|>Good day. <|channel>thought\n<channel|>", b"\x08\5It is day.<chan<channel|>Yes",
+           b"\x0b\2\0<|channel>\0thought\nDay.\0<channel|>\0Yes",
+           b"\4\2\0<|channel|>\0analysis\0<|message|>\0Day.\0<|end|>\0\0<|start|>\0assistant\0<|channel|>\0final\0<|message|>\0Yes"]
 
 
 def made(script, folder):

@@ -10,7 +10,7 @@ from pathlib import Path
 
 U32, F32, BOOL, STRING, ARRAY = 4, 6, 7, 8, 9
 PACKED = {U32: "<I", F32: "<f", BOOL: "<?", 5: "<i"}
-NORMAL, UNKNOWN, CONTROL, BYTE = 1, 2, 3, 6
+NORMAL, UNKNOWN, CONTROL, USER_DEFINED, BYTE = 1, 2, 3, 4, 6
 TYPES = {"F32": (0, 1, 4), "F16": (1, 1, 2), "BF16": (30, 1, 2), "Q4_0": (2, 32, 18), "Q4_1": (3, 32, 20), "Q5_0": (6, 32, 22),
          "Q5_1": (7, 32, 24), "Q8_0": (8, 32, 34), "Q4_K": (12, 256, 144), "Q5_K": (13, 256, 176), "Q6_K": (14, 256, 210),
          "MXFP4": (39, 32, 17), "IQ4_NL": (20, 32, 18), "IQ4_XS": (23, 256, 136)}
@@ -53,6 +53,15 @@ def sentencepiece():
                          ("tokenizer.ggml.scores", ARRAY, (F32, scores)), ("tokenizer.ggml.token_type", ARRAY, (5, kinds)),
                          ("tokenizer.ggml.add_space_prefix", BOOL, True), ("tokenizer.ggml.bos_token_id", U32, 1),
                          ("tokenizer.ggml.eos_token_id", U32, 2), ("tokenizer.chat_template", STRING, "{{ messages[0].content }}")]
+
+
+def merged_pieces():
+    tokens = ["<unk>", "<bos>", "<|tool_response>", "<|channel>", "<0x41>", "\u2581", "a", "t", "l", "e", "\n", "al", "\u2581t", "\n\n"]
+    kinds = [UNKNOWN, CONTROL, USER_DEFINED, USER_DEFINED, BYTE] + [NORMAL] * 9
+    return len(tokens), [("tokenizer.ggml.model", STRING, "gemma4"), ("tokenizer.ggml.tokens", ARRAY, (STRING, tokens)),
+                         ("tokenizer.ggml.token_type", ARRAY, (5, kinds)), ("tokenizer.ggml.unknown_token_id", U32, 0),
+                         ("tokenizer.ggml.merges", ARRAY, (STRING, ["a l", "\u2581 t", "\n \n"])),
+                         ("tokenizer.ggml.bos_token_id", U32, 1), ("tokenizer.ggml.add_bos_token", BOOL, False)]
 
 
 def byte_pairs(rule):
@@ -115,6 +124,7 @@ STATES = [("ssm.conv_kernel", U32, 4), ("ssm.state_size", U32, 2), ("ssm.group_c
 SEEDS = {
     **{f"llama-{name}": lambda name=name: model("llama", name, rest="F32" if name == "F32" else "F16") for name in TYPES},
     "llama-scaled": lambda: model("llama", "Q6_K", tokenizer=byte_pairs("llama-bpe"), factors=[1.0]),
+    "llama-merged": lambda: model("llama", "Q8_0", tokenizer=merged_pieces()),
     "mistral": lambda: model("llama", "Q8_0", more=[("attention.sliding_window", U32, 32)]),
     "mixtral": lambda: model("llama", "Q6_K", more=[("expert_count", U32, 3), ("expert_used_count", U32, 2)], experts=3),
     "qwen2": lambda: model("qwen2", "Q4_K", tokenizer=byte_pairs("qwen2"), biases=("attn_q", "attn_k", "attn_v"), more=YARN),

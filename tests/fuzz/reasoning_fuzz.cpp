@@ -1,5 +1,6 @@
 // Answers of models, in pieces of any length; what is special is between zeros. Nothing of a chat's text may be lost.
 #include <algorithm>
+#include <array>
 #include <cstdlib>
 #include <string>
 
@@ -9,10 +10,11 @@
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
   using namespace motley;
   if (size < 2) return 0;
-  const Reasoning form = data[0] % 2 == 0 ? Reasoning::tags : Reasoning::harmony;
+  constexpr std::array forms = {Reasoning::tags, Reasoning::harmony, Reasoning::channels};
+  constexpr std::array<std::string_view, 4> prompts = {"<think>\n", "<|start|>assistant", "<|channel>thought\n", ""};
   const std::size_t piece = 1 + data[1] % 16;
   std::string_view text = text_of(data + 2, size - 2);
-  ReasoningStream stream(form, data[0] % 4 < 2 ? "<think>\n" : "<|start|>assistant");
+  ReasoningStream stream(forms[data[0] % forms.size()], prompts[data[0] / forms.size() % prompts.size()]);
   std::size_t given = 0;
   const auto count = [&](const AnswerText& out) { given += out.reasoning.size() + out.content.size(); };
   const std::size_t whole = text.size();

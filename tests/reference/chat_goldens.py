@@ -34,6 +34,11 @@ CHATS = {
         {"role": "assistant", "content": "<|channel|>analysis<|message|>One more.<|end|>"},
         {"role": "user", "content": "What?"},
     ],
+    "a thought in the content": [
+        {"role": "user", "content": "One?"},
+        {"role": "assistant", "content": "<|channel>thought\nOne more.\n<channel|>Two."},
+        {"role": "user", "content": "What?"},
+    ],
     "two users": [{"role": "user", "content": "One?"}, {"role": "user", "content": "Two?"}],
 }
 

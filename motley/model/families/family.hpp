@@ -23,9 +23,9 @@ struct GgufKey {
 
 inline Value value_or_null(std::int64_t size) { return size > 0 ? Value(size) : Value(); }
 
-// How the answers of chat models set their thinking apart: between <think> and </think>, or as messages of harmony,
-// whose channels say what they are.
-enum class Reasoning : std::uint8_t { none, tags, harmony };
+// How the answers of chat models set their thinking apart: between <think> and </think>; as messages of harmony, whose
+// channels say what they are; or, as Gemma 4, from <|channel>thought to <channel|>.
+enum class Reasoning : std::uint8_t { none, tags, harmony, channels };
 
 // Control tokens that end a turn or a document, which llama.cpp takes for ends of sequences, too.
 inline constexpr std::array<std::string_view, 6> usual_end_texts = {"<|eot_id|>", "<|im_end|>",      "<|end|>",
