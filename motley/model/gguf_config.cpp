@@ -71,7 +71,7 @@ constexpr std::array<SameKey, 9> same_keys = {{
 }};
 
 constexpr float never_turns = 1e9F;         // of rope_freqs.weight
-constexpr std::int64_t control_token = 3;  // of tokenizer.ggml.token_type
+constexpr std::int64_t control_token = 3, user_token = 4;  // of tokenizer.ggml.token_type
 
 // As people write it: 1e-05, where the nearest fp32 number to that is 9.99999974737875e-06.
 Value shortest(const Value& number) {
@@ -218,7 +218,9 @@ void read_tokens(const Metadata& metadata, const Family& family, Value& config) 
   if (texts && kinds && texts->is_array() && kinds->is_array())
     for (std::size_t i = 0; i < std::min(texts->as_array().size(), kinds->as_array().size()); ++i) {
       const Value& text = texts->as_array()[i];
-      if (kinds->as_array()[i] == Value(control_token) && text.is_string() &&
+      // `<|tool_response>` of Gemma 4 is one that its converter lets be seen.
+      const Value& kind = kinds->as_array()[i];
+      if ((kind == Value(control_token) || kind == Value(user_token)) && text.is_string() &&
           std::ranges::find(family.end_texts, text.as_string()) != family.end_texts.end())
         add(static_cast<std::int64_t>(i));
     }

@@ -313,6 +313,7 @@ constinit const Family gemma4_family = {
                      .has_no_key_for = no_gemma4_key_for},
     .packed = gemma4_packed,
     .end_texts = gemma4_end_texts,
+    .reasoning = Reasoning::channels,
 };
 
 }  // namespace motley
