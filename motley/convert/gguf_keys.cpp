@@ -86,7 +86,8 @@ void write_architecture(const Model& model, DType type, GgufWriter& writer) {
     if (const std::string what = form->has_no_key_for(arch); !what.empty()) no_key_for(model, what);
   const bool windowed = std::ranges::count(form->keys, "attention.sliding_window", &GgufKey::gguf) > 0;
   if (!windowed && widest_window(arch) > 0) no_key_for(model, "a sliding window of this family");
-  if (!form->windows_by_layer && !has_windows_of(arch, form->full_period)) no_key_for(model, "windows of other layers than this family's");
+  if (!form->windows_by_layer && !has_windows_of(arch, form->full_period))
+    no_key_for(model, "windows of other layers than this family's");
   const std::string architecture(form->architecture), prefix = architecture + ".";
   const auto size = [&](std::string_view key, std::int64_t value) {
     writer.set_u32(fmt::format("{}{}", prefix, key), static_cast<std::uint32_t>(value));

@@ -61,7 +61,8 @@ struct Experts {
   RouterRule router = {};
   std::int64_t shared_ffn = 0;  // columns of an FFN that all tokens pass, too, with a share of 1; 0: there is none
   bool shared_gate = false;     // whose share is the sigmoid of one more product instead
-  // Each of the two has norms of its own before and behind, and the router a third, whose output counts for hidden^-1/2.
+  // Each of the two has norms of its own before and behind, and the router a third, whose output counts for
+  // hidden^-1/2.
   bool own_norms = false;
   bool operator==(const Experts&) const = default;
 };
@@ -93,8 +94,8 @@ struct LayerKind {
   std::int64_t head_dim = 0;
   bool keys_are_values = false;  // values are what keys are before their norm and rotation: no product makes them
   std::int64_t window = 0;       // positions a token looks back on, itself included; 0: full attention
-  std::size_t rotary = 0;   // which of the model's rules its heads are rotated by
-  std::int64_t ffn = 0;     // columns of the FFN, or of each expert
+  std::size_t rotary = 0;        // which of the model's rules its heads are rotated by
+  std::int64_t ffn = 0;          // columns of the FFN, or of each expert
   Experts experts;
   DeltaNet delta = {};
   std::map<std::string, DType> tensor_types = {};  // of its matrices in a GGUF file, by role; else empty

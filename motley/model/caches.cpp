@@ -72,7 +72,8 @@ double kv_bytes_of(const Architecture& arch, const LayerRange& layers, DType kv_
   return sum_over_layers(arch, layers, [&](std::int64_t layer) {
     if (arch.kind(layer).delta) return static_cast<double>(state_bytes(arch, layer, whole));
     const auto window = static_cast<double>(arch.kind(layer).window);
-    return static_cast<double>(kv_bytes_per_token(arch, layer, kv_type)) * (window > 0 ? std::min(tokens, window) : tokens);
+    return static_cast<double>(kv_bytes_per_token(arch, layer, kv_type)) *
+           (window > 0 ? std::min(tokens, window) : tokens);
   });
 }
 

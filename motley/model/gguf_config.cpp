@@ -70,7 +70,7 @@ constexpr std::array<SameKey, 9> same_keys = {{
     {"rope.freq_base", "rope_theta", false},
 }};
 
-constexpr float never_turns = 1e9F;         // of rope_freqs.weight
+constexpr float never_turns = 1e9F;                        // of rope_freqs.weight
 constexpr std::int64_t control_token = 3, user_token = 4;  // of tokenizer.ggml.token_type
 
 // As people write it: 1e-05, where the nearest fp32 number to that is 9.99999974737875e-06.
@@ -134,7 +134,8 @@ void leave_out_prediction_layers(const Metadata& metadata, Value& config) {
 void refuse_unknown(const Metadata& metadata, const GgufForm& form) {
   const auto none = [&](std::string_view key, std::string_view what) {
     const std::string name = metadata.own(key);
-    if (const Value* value = metadata.find(name); value && !has_own_key(form, key) && value->is_number() && value->as_number() != 0)
+    if (const Value* value = metadata.find(name);
+        value && !has_own_key(form, key) && value->is_number() && value->as_number() != 0)
       metadata.at(name).fail(fmt::format("{} are not supported for this architecture", what), "use another model");
   };
   none("expert_count", "experts");
@@ -240,7 +241,8 @@ bool lacks_values(const Metadata& metadata, const Family& family) {
   const std::int64_t layers = binding::read_integer(metadata.required(metadata.own("block_count")), range);
   for (std::int64_t layer = 0; layer < layers; ++layer) {
     const auto has = [&](std::string_view role) {
-      return metadata.tensor(with_layer(names_of_role(family, role).gguf, std::to_string(layer)) + ".weight") != nullptr;
+      return metadata.tensor(with_layer(names_of_role(family, role).gguf, std::to_string(layer)) + ".weight") !=
+             nullptr;
     };
     if (has("k") && !has("v")) return true;
   }

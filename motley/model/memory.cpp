@@ -98,7 +98,8 @@ void check_kv_type(const Architecture& arch, DType kv_type) {
 
 std::int64_t kv_cache_bytes(const Architecture& arch, std::int64_t layer, const Shard& shard, DType kv_type,
                             std::int64_t tokens, std::int64_t block_tokens) {
-  const std::int64_t blocks = (tokens + block_tokens - 1) / block_tokens, kv_heads = shard.kv_heads[arch.kind_index(layer)].size();
+  const std::int64_t blocks = (tokens + block_tokens - 1) / block_tokens,
+                     kv_heads = shard.kv_heads[arch.kind_index(layer)].size();
   return 2 * aligned(bytes_of(kv_type, blocks * block_tokens * kv_heads * arch.kind(layer).head_dim));
 }
 

@@ -98,11 +98,11 @@ struct Span {
 struct Shard {
   std::vector<Span> heads;     // query heads, by kind of layer
   std::vector<Span> kv_heads;  // whole groups; replicated where the degree exceeds the KV heads; by kind of layer
-  std::vector<Span> columns;  // of the FFN, or of every expert, by kind of layer
-  std::vector<Span> shared;   // of the shared expert, by kind of layer; an empty span where it has none
-  Span vocabulary;            // rows of embedding and head
-  std::vector<Span> experts;  // of which it holds those columns, by kind of layer; an empty span where there are none
-  std::vector<Span> delta;    // key heads of the delta net, with their value heads, by kind of layer; or empty spans
+  std::vector<Span> columns;   // of the FFN, or of every expert, by kind of layer
+  std::vector<Span> shared;    // of the shared expert, by kind of layer; an empty span where it has none
+  Span vocabulary;             // rows of embedding and head
+  std::vector<Span> experts;   // of which it holds those columns, by kind of layer; an empty span where there are none
+  std::vector<Span> delta;     // key heads of the delta net, with their value heads, by kind of layer; or empty spans
   bool operator==(const Shard&) const = default;
 };
 bool of_one_size(const Shard& a, const Shard& b);  // wherever they lie

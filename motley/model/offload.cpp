@@ -101,12 +101,11 @@ PlacedBytes placed_bytes(const Architecture& arch, const ModelPart& part, const 
     if (arch.kind(layer).delta)
       bytes.device.kv += states_bytes(arch, layer, shard, caches.sequences);
     else
-      of(bytes, placement.kv[i]).kv +=
-          kv_cache_bytes(arch, layer, shard, kv_type, caches.tokens, limits.block_tokens);
+      of(bytes, placement.kv[i]).kv += kv_cache_bytes(arch, layer, shard, kv_type, caches.tokens, limits.block_tokens);
   }
-  const std::int64_t kv_buffers = offload_buffers * largest_kv_bytes(arch, shard, kv_type,
-                                                                   kv_buffer_tokens(caches.tokens, placement.batches),
-                                                                   limits.block_tokens);
+  const std::int64_t kv_buffers =
+      offload_buffers *
+      largest_kv_bytes(arch, shard, kv_type, kv_buffer_tokens(caches.tokens, placement.batches), limits.block_tokens);
   const bool on_host = uses(placement.kv, Tier::host), on_disk = uses(placement.kv, Tier::disk);
   if (!placement.cpu_attention && (on_host || on_disk)) bytes.device.kv += kv_buffers;
   if (on_disk && (placement.cpu_attention || staged)) bytes.host.kv += kv_buffers;

@@ -285,7 +285,8 @@ RC_GTEST_PROP(ShardsProperty, ALargerShareNeverHoldsLess, ()) {
   for (std::size_t a = 0; a < g.shares.size(); ++a)
     for (std::size_t b = 0; b < g.shares.size(); ++b) {
       if (g.shares[a] <= g.shares[b]) continue;
-      if (g.degree <= g.arch.kinds.front().kv_heads) RC_ASSERT(shards[a].heads.front().size() >= shards[b].heads.front().size());
+      if (g.degree <= g.arch.kinds.front().kv_heads)
+        RC_ASSERT(shards[a].heads.front().size() >= shards[b].heads.front().size());
       // The last rank also holds what is less than a grain of 8.
       RC_ASSERT(ffn_columns(shards[a]).size() + 7 >= ffn_columns(shards[b]).size());
       RC_ASSERT(shards[a].vocabulary.size() + 7 >= shards[b].vocabulary.size());

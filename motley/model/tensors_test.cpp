@@ -69,7 +69,7 @@ TEST(Tensors, BiasesOfColumnCutMatricesAreWhole) {
 TEST(Counts, Llama2_70B) {
   const Architecture arch = read_model("llama-2-70b").arch;
   EXPECT_EQ(block_parameters(arch, 0) - 2 * arch.hidden, 855'638'016);  // without norms
-  EXPECT_EQ(kv_bytes_per_token(arch, 0, DType::fp16), 4096);               // 2 x 8 heads x 128 x 2 bytes, per layer
+  EXPECT_EQ(kv_bytes_per_token(arch, 0, DType::fp16), 4096);            // 2 x 8 heads x 128 x 2 bytes, per layer
   EXPECT_EQ(kv_bytes_per_token(arch, 0, DType::fp32), 8192);
   EXPECT_EQ(kv_bytes_per_token(arch, 0, DType::int4), 1152);  // 32 blocks of 64 values
   EXPECT_DOUBLE_EQ(block_flops(arch, 0, 0), 2.0 * 855'638'016);

@@ -75,8 +75,7 @@ std::int64_t stored_elements_per_token(const Architecture& arch, std::int64_t la
 }
 
 ElementTraffic element_traffic_per_token(const Architecture& arch, std::int64_t layer, const Shard& shard) {
-  const std::int64_t rotated =
-      arch.position == PositionKind::rotary ? head_elements(arch, layer, shard) : 0;
+  const std::int64_t rotated = arch.position == PositionKind::rotary ? head_elements(arch, layer, shard) : 0;
   const std::int64_t ffn = passed_columns(arch, layer, shard);
   const std::int64_t norms = arch.output_norms ? 4 : 2, sums = arch.kind(layer).experts.shared_ffn > 0 ? 3 : 2;
   return {.forward = (norms * 2 + sums * 3) * arch.hidden + 2 * rotated + (arch.gated ? 3 : 2) * ffn,

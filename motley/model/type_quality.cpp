@@ -101,7 +101,8 @@ std::vector<DType> weight_type_choices(const Architecture& arch) {
 std::vector<DType> kv_type_choices(const Architecture& arch) {
   std::vector<DType> choices = {dtype_row(arch.checkpoint_type).computed_in};
   for (const TypeQuality& quality : measured().keys_and_values.types)
-    if (supports(quality.type, Support::planned, Use::kv) && std::ranges::all_of(arch.kinds, [&](const LayerKind& kind) {
+    if (supports(quality.type, Support::planned, Use::kv) &&
+        std::ranges::all_of(arch.kinds, [&](const LayerKind& kind) {
           return kind.head_dim % dtype_row(quality.type).block_values == 0;
         }))
       choices.push_back(quality.type);

@@ -182,8 +182,8 @@ class Verifier {
     sound = whole(stage.offload->kv, stage.layers.size(), "kv") && sound;
     sound = whole(stage.offload->activations, stage.offload->batches, "activations") && sound;
     return sound && attempt(here + ".activations", {}, [&] {
-      check_kv_homes(plan_.model.arch, place_layers(*stage.offload, stage.layers.size()).kv);
-    });
+             check_kv_homes(plan_.model.arch, place_layers(*stage.offload, stage.layers.size()).kv);
+           });
   }
 
   // Of a sound stage: no layer is held twice.

@@ -66,8 +66,9 @@ double seconds_of(const CacheHandover& handover, const ServePlan& after) {
     const std::int64_t of_slot = slot_blocks(after.model.arch.kind(move.layer), cache_room(stage), after.step);
     const std::int64_t blocks = of_slot > 0 ? std::ssize(handover.slots) * of_slot : std::ssize(handover.blocks);
     const auto tokens = static_cast<double>(blocks * after.step.block_tokens);
-    bytes[{move.from, move.to}] += tokens * static_cast<double>(kv_bytes_per_token(after.model.arch, move.layer, stage.kv_type)) /
-                                   static_cast<double>(stage.devices.size());
+    bytes[{move.from, move.to}] +=
+        tokens * static_cast<double>(kv_bytes_per_token(after.model.arch, move.layer, stage.kv_type)) /
+        static_cast<double>(stage.devices.size());
   }
   double seconds = 0;
   for (const auto& [ends, of_pair] : bytes) {

@@ -157,8 +157,8 @@ StepLoad StepCost::windowed(StepLoad load, double window_cached) const {
 }
 
 double StepCost::block_s(const TensorGroup& group, std::size_t kind, const StepLoad& load) const {
-  return block_time(group, kind, load).seconds() +
-         (all_reduces_s(group, kind, load) + norms_s(group, load) + routing_s(group, kind, load) + layer_overhead_s(group));
+  return block_time(group, kind, load).seconds() + (all_reduces_s(group, kind, load) + norms_s(group, load) +
+                                                    routing_s(group, kind, load) + layer_overhead_s(group));
 }
 
 double StepCost::ends_s(const TensorGroup& group, StageEnds ends, const StepLoad& load) const {
@@ -196,8 +196,7 @@ BlockTime StepCost::block_time(const TensorGroup& group, std::size_t kind, const
 }
 
 double StepCost::all_reduces_s(const TensorGroup& group, std::size_t kind, const StepLoad& load) const {
-  return all_reduces(group.ranks.front().blocks[kind]) *
-         all_reduce_s(group, activation_bytes(group, load.tokens));
+  return all_reduces(group.ranks.front().blocks[kind]) * all_reduce_s(group, activation_bytes(group, load.tokens));
 }
 
 double StepCost::norms_s(const TensorGroup& group, const StepLoad& load) const {

@@ -100,7 +100,7 @@ class StepCost {
 
   // Their parts.
   BlockTime block_time(const TensorGroup& group, std::size_t kind, const StepLoad& load) const;  // of the slowest rank
-  double touched(const BlockWork& block, const StepLoad& load) const;          // of its experts, on average
+  double touched(const BlockWork& block, const StepLoad& load) const;  // of its experts, on average
   double all_reduces_s(const TensorGroup& group, std::size_t kind, const StepLoad& load) const;  // all of a block
   // Of a block's weights, those that a step reads: of its experts, and of all.
   double expert_bytes(const BlockWork& block, const StepLoad& load) const;

@@ -410,7 +410,8 @@ BlockPass TrainStepCost::block(const StageWork& work, const LayerStrategy& strat
     BlockPass pass;
     double tensor_s = 0;                              // of one pass; measured ones have it
     if (!measured_together(ranks, LayerPart::block))  // shares of experts go back as logits came
-      tensor_s = step_.all_reduces_s(ranks, kind, {.tokens = tokens}) + step_.routing_s(ranks, kind, {.tokens = tokens});
+      tensor_s =
+          step_.all_reduces_s(ranks, kind, {.tokens = tokens}) + step_.routing_s(ranks, kind, {.tokens = tokens});
     own.tensor_s = (strategy.recompute ? 3 : 2) * tensor_s;
     if (auto time = measured(ranks, count, LayerPart::block)) {
       time = scaled(*time, part_of_measured(ranks, kind));

@@ -103,14 +103,13 @@ void attention(const BlockCall& pass, const BlockWeights& block, std::int64_t la
   const auto by_heads = [&](const Tensor& rows) { return rows.view({rows.size(0), -1, kind.head_dim}); };
   Tensor query = by_heads(buffers.query), key = by_heads(buffers.key), value = by_heads(buffers.value);
   if (arch.value_norm) ops.norm(Norm::rms, value, value, no_norm, arch.norm_epsilon);
-  ops.rotate_heads(
-      query, key,
-      {.norm = arch.norm,
-       .query_norm = by_head ? block.q_norm : no_norm,
-       .key_norm = by_head ? block.k_norm : no_norm,
-       .epsilon = arch.norm_epsilon,
-       .positions = pass.positions,
-       .frequencies = arch.position == PositionKind::rotary ? &pass.frequencies[kind.rotary] : nullptr});
+  ops.rotate_heads(query, key,
+                   {.norm = arch.norm,
+                    .query_norm = by_head ? block.q_norm : no_norm,
+                    .key_norm = by_head ? block.k_norm : no_norm,
+                    .epsilon = arch.norm_epsilon,
+                    .positions = pass.positions,
+                    .frequencies = arch.position == PositionKind::rotary ? &pass.frequencies[kind.rotary] : nullptr});
   ops.attend(buffers.attention, query, key, value, cache, pass.sequences,
              {.window = kind.window,
               .scale = arch.score_scale > 0 ? arch.score_scale : 1 / std::sqrt(static_cast<double>(kind.head_dim)),

@@ -237,9 +237,8 @@ void StageModel::Impl::allocate_caches(std::uint64_t epoch) {
     if (tier == Tier::device) kv_bytes += allocated_bytes(cache.keys) + allocated_bytes(cache.values);
   }
   if (on_disk.empty()) return;
-  streamed_caches =
-      std::make_unique<StreamedCaches>(on_disk, spec.kv_type, cache_shape(on_disk.front(), block_count()),
-                                       buffer_blocks(), device);
+  streamed_caches = std::make_unique<StreamedCaches>(on_disk, spec.kv_type, cache_shape(on_disk.front(), block_count()),
+                                                     buffer_blocks(), device);
   streamed_since = epoch;
   if (!spec.offload->cpu_attention) kv_bytes += streamed_caches->buffers_bytes();
 }

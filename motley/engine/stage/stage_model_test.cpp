@@ -77,8 +77,8 @@ TEST_F(StageModelTest, AllocatesWhatWasPredicted) {
         const StageModel::Allocated real = StageModel(spec, folder, nullptr, cpu_device()).allocated();
         const ModelPart part{spec.layers, embedding, head};
         EXPECT_EQ(real.weights, weight_bytes(spec.arch, part, shard, type));
-        EXPECT_EQ(real.kv, part.layers.size() * kv_cache_bytes(spec.arch, 0, shard, kv_type, spec.kv_tokens,
-                                                               spec.limits.block_tokens));
+        EXPECT_EQ(real.kv, part.layers.size() *
+                               kv_cache_bytes(spec.arch, 0, shard, kv_type, spec.kv_tokens, spec.limits.block_tokens));
         EXPECT_EQ(real.activations, activation_bytes(spec.arch, part, shard, type, spec.limits));
       }
 }

@@ -27,12 +27,13 @@ inline void write_tales(const std::filesystem::path& path, DType asked) {
   const Checkpoint checkpoint(tales_folder);
   GgufWriter writer;
   writer.set_text("general.architecture", "llama");
-  for (const auto& [key, value] : std::map<std::string, std::int64_t>{{"block_count", arch.layers},
-                                                                      {"context_length", arch.context},
-                                                                      {"embedding_length", arch.hidden},
-                                                                      {"feed_forward_length", arch.kinds.front().ffn},
-                                                                      {"attention.head_count", arch.heads},
-                                                                      {"attention.head_count_kv", arch.kinds.front().kv_heads}})
+  for (const auto& [key, value] :
+       std::map<std::string, std::int64_t>{{"block_count", arch.layers},
+                                           {"context_length", arch.context},
+                                           {"embedding_length", arch.hidden},
+                                           {"feed_forward_length", arch.kinds.front().ffn},
+                                           {"attention.head_count", arch.heads},
+                                           {"attention.head_count_kv", arch.kinds.front().kv_heads}})
     writer.set_u32("llama." + key, static_cast<std::uint32_t>(value));
   writer.set_f32("llama.attention.layer_norm_rms_epsilon", static_cast<float>(arch.norm_epsilon));
   const std::vector<TensorSpec> tensors = part_tensors(arch, whole_model(arch));

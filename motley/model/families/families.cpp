@@ -28,10 +28,10 @@ const Family* family_named(const Value* name) {
 }  // namespace
 
 std::span<const Family* const> families() {
-  static const std::array table = {&llama_family,      &mistral_family,    &mixtral_family,   &opt_family,
-                                   &qwen2_family,      &qwen3_family,      &qwen3_moe_family, &glm4_moe_family,
-                                   &minimax_m2_family, &gemma3_family,     &gemma4_family,     &gpt_oss_family,   &qwen3_next_family,
-                                   &qwen3_5_family,    &qwen3_5_moe_family};
+  static const std::array table = {&llama_family,      &mistral_family, &mixtral_family,    &opt_family,
+                                   &qwen2_family,      &qwen3_family,   &qwen3_moe_family,  &glm4_moe_family,
+                                   &minimax_m2_family, &gemma3_family,  &gemma4_family,     &gpt_oss_family,
+                                   &qwen3_next_family, &qwen3_5_family, &qwen3_5_moe_family};
   return table;
 }
 

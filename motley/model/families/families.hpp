@@ -9,8 +9,8 @@
 namespace motley {
 
 extern const Family gemma3_family, gemma4_family, glm4_moe_family, gpt_oss_family, llama_family, minimax_m2_family,
-    mistral_family, mixtral_family, opt_family, qwen2_family, qwen3_5_family, qwen3_5_moe_family, qwen3_family, qwen3_moe_family,
-    qwen3_next_family;
+    mistral_family, mixtral_family, opt_family, qwen2_family, qwen3_5_family, qwen3_5_moe_family, qwen3_family,
+    qwen3_moe_family, qwen3_next_family;
 
 std::span<const Family* const> families();
 const Family& family_of(const Architecture& arch);

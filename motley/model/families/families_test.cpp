@@ -27,11 +27,12 @@ TEST(Families, HaveEachNameOnce) {
       EXPECT_TRUE(roles.insert(names.role).second) << names.role;
       EXPECT_TRUE(hugging_face.insert(names.hugging_face).second) << names.hugging_face;
       EXPECT_EQ(names.gguf.empty(), !family->gguf || is_packed_in_gguf(*family, names)) << names.role;
-      EXPECT_TRUE(names.gguf.empty() || gguf.insert(std::string(names.gguf).append(names.gguf_ending)).second) << names.gguf;
+      EXPECT_TRUE(names.gguf.empty() || gguf.insert(std::string(names.gguf).append(names.gguf_ending)).second)
+          << names.gguf;
     }
   }
-  EXPECT_EQ(families_seen, (std::set<std::string_view>{"gemma3_text", "gemma4_text", "glm4_moe", "gpt_oss", "llama", "minimax_m2",
-                                                       "mistral", "mixtral", "opt", "qwen2", "qwen3",
+  EXPECT_EQ(families_seen, (std::set<std::string_view>{"gemma3_text", "gemma4_text", "glm4_moe", "gpt_oss", "llama",
+                                                       "minimax_m2", "mistral", "mixtral", "opt", "qwen2", "qwen3",
                                                        "qwen3_5_moe_text", "qwen3_5_text", "qwen3_moe", "qwen3_next"}));
 }
 

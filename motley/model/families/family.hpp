@@ -41,14 +41,14 @@ struct GgufForm {
   // always have some and the output none; the FFN has none.
   std::string_view attention_bias, ffn_bias;
   Activation activation = Activation::silu;
-  std::int64_t full_period = 0;   // all layers but each one of this number have the window; 0: all have it
-  bool windows_by_layer = false;  // a key of its own says which layers have it, instead
-  bool whole_pairs = true;        // where the ramp of YaRN begins and ends, which no key says
-  bool rotates_part = false;      // of a head: `rope.dimension_count` is `rotary_dim` of config.json
-  bool output_bias = true;        // false: `attention_bias` is about queries, keys and values alone
-  std::string_view qk_norm = {};  // says in config.json whether there are norms of heads; empty: it is always so
+  std::int64_t full_period = 0;          // all layers but each one of this number have the window; 0: all have it
+  bool windows_by_layer = false;         // a key of its own says which layers have it, instead
+  bool whole_pairs = true;               // where the ramp of YaRN begins and ends, which no key says
+  bool rotates_part = false;             // of a head: `rope.dimension_count` is `rotary_dim` of config.json
+  bool output_bias = true;               // false: `attention_bias` is about queries, keys and values alone
+  std::string_view qk_norm = {};         // says in config.json whether there are norms of heads; empty: it is always so
   std::string_view keys_as_values = {};  // says in config.json whether some layers have no product for values
-  bool tiled_values = false;      // heads of a delta net's values are in the order that DeltaNet calls tiled
+  bool tiled_values = false;             // heads of a delta net's values are in the order that DeltaNet calls tiled
   std::span<const PackedNames> packed = {};  // of tensors that such files hold inside others
   // What config.json states and every file of this architecture means without a key. Null: nothing.
   void (*add_implied)(Value& config) = nullptr;

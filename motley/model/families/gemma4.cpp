@@ -114,9 +114,9 @@ void read_both_ffns(const Config& config, LayerKind& kind) {
 
 // A GGUF file says these sizes apart.
 void check_sizes(const Config& config) {
-  for (const auto& [key, same] : {std::pair("value_dim", "head_dim"), std::pair("rotary_dim", "head_dim"),
-                                  std::pair("global_value_dim", "global_head_dim"),
-                                  std::pair("global_rotary_dim", "global_head_dim")})
+  for (const auto& [key, same] :
+       {std::pair("value_dim", "head_dim"), std::pair("rotary_dim", "head_dim"),
+        std::pair("global_value_dim", "global_head_dim"), std::pair("global_rotary_dim", "global_head_dim")})
     if (config.has(key) && config.has(same) && config.at(key).value() != config.at(same).value())
       unsupported(config.at(key), fmt::format("a {} other than `{}`", key, same), "use a model where both are alike");
 }
@@ -221,12 +221,14 @@ constexpr auto gemma4_keys = std::to_array<GgufKey>({
      [](const Architecture& arch) {
        return of_each_layer(arch, [](const LayerKind& kind) { return Value(kind.kv_heads); });
      }},
-    {"attention.key_length", "global_head_dim", [](const Architecture& arch) { return Value(full_kind(arch).head_dim); }},
+    {"attention.key_length", "global_head_dim",
+     [](const Architecture& arch) { return Value(full_kind(arch).head_dim); }},
     {"attention.value_length", "global_value_dim",
      [](const Architecture& arch) { return Value(full_kind(arch).head_dim); }},
     {"rope.dimension_count", "global_rotary_dim",
      [](const Architecture& arch) { return Value(full_kind(arch).head_dim); }},
-    {"attention.key_length_swa", "head_dim", [](const Architecture& arch) { return Value(sliding_kind(arch).head_dim); }},
+    {"attention.key_length_swa", "head_dim",
+     [](const Architecture& arch) { return Value(sliding_kind(arch).head_dim); }},
     {"attention.value_length_swa", "value_dim",
      [](const Architecture& arch) { return Value(sliding_kind(arch).head_dim); }},
     {"rope.dimension_count_swa", "rotary_dim",
