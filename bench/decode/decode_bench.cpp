@@ -89,12 +89,17 @@ Value measure_bandwidth(int threads) {
   return Value::object({{"read_bytes_per_s", read}, {"copy_bytes_per_s", copy}});
 }
 
-// A step of `count` tokens per sequence from `position` on.
+// A step of `count` tokens per sequence from `position` on: of each sequence and place others, which take other experts.
 Step make_step(std::int64_t batch, std::int64_t position, std::int64_t count, std::int64_t blocks_each, bool samples) {
+  constexpr std::int64_t some = 997, apart = 61;  // tokens; a sequence from the next
   Step step;
   for (std::int64_t s = 0; s < batch; ++s) {
-    StepSequence sequence{.sequence = static_cast<std::uint64_t>(s), .position = position, .count = count};
-    for (std::int64_t i = 0; i < count; ++i) sequence.tokens.push_back(static_cast<std::int32_t>(3 + (s + i) % 1000));
+    StepSequence sequence{.sequence = static_cast<std::uint64_t>(s),
+                          .position = position,
+                          .count = count,
+                          .slot = static_cast<std::int32_t>(s)};
+    for (std::int64_t i = position; i < position + count; ++i)
+      sequence.tokens.push_back(static_cast<std::int32_t>(3 + (s * apart + i * i) % some));
     for (std::int64_t b = 0; b < blocks_each; ++b)
       sequence.blocks.push_back(static_cast<std::int32_t>(s * blocks_each + b));
     if (samples) sequence.sampling = Sampling{.temperature = 0};
@@ -237,6 +242,7 @@ void measure_decode(const std::string& folder, DType type, const std::vector<Loa
     spec.limits.max_sequences = std::max(spec.limits.max_sequences, load.batch);
     spec.limits.max_tokens = std::max({spec.limits.max_tokens, load.batch, device.has_own_memory() ? 2048L : 512L});
     spec.kv_tokens = std::max(spec.kv_tokens, load.batch * blocks_of(spec, load, steps) * spec.limits.block_tokens);
+    if (has_states(spec.arch)) spec.kv_sequences = std::max(spec.kv_sequences, load.batch);
   }
   const c10::InferenceMode guard;
   StageModel model(spec, device.has_own_memory() ? load_weights(spec, folder, device) : weights_of(spec, folder, type),

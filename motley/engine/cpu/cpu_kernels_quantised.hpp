@@ -51,13 +51,19 @@ constexpr std::string_view byte_product = "int8 x int8, `vpmaddubsw`";
 constexpr std::string_view byte_product = "int8 x int8";
 #endif
 using Products = ShortVec;
+// The empty instruction takes the sum: GCC 12 would compute all terms of several sums first, which do not fit the
+// registers, and add them up afterwards.
 [[gnu::always_inline]] inline Products add_products(Products total, ByteVec u, SignedByteVec x) {
 #if defined(MOTLEY_AVX512)
-  return total +
-         reinterpret_cast<ShortVec>(_mm512_maddubs_epi16(reinterpret_cast<__m512i>(u), reinterpret_cast<__m512i>(x)));
+  total +=
+      reinterpret_cast<ShortVec>(_mm512_maddubs_epi16(reinterpret_cast<__m512i>(u), reinterpret_cast<__m512i>(x)));
+  asm("" : "+v"(total));
+  return total;
 #elif defined(MOTLEY_AVX2)
-  return total +
-         reinterpret_cast<ShortVec>(_mm256_maddubs_epi16(reinterpret_cast<__m256i>(u), reinterpret_cast<__m256i>(x)));
+  total +=
+      reinterpret_cast<ShortVec>(_mm256_maddubs_epi16(reinterpret_cast<__m256i>(u), reinterpret_cast<__m256i>(x)));
+  asm("" : "+x"(total));
+  return total;
 #else
   const ShortVec us = reinterpret_cast<ShortVec>(u), xs = reinterpret_cast<ShortVec>(x);
   return total + (us & 0xff) * ((xs << 8) >> 8) + reinterpret_cast<ShortVec>(shifted(u, 8)) * (xs >> 8);
