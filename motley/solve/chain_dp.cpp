@@ -41,6 +41,13 @@ Value sum_of_units(const EndCounts& counts, const ByKind& of_kind, std::int64_t 
   return sum;
 }
 
+double load_of_units(const EndCounts& counts, const ChainOption& option, std::int64_t rest, std::int64_t total) {
+  const auto of_kind = [&](std::size_t kind, std::int64_t units) {
+    return static_cast<double>(units) * option.per_unit[kind].load_s;
+  };
+  return sum_of_units<double>(counts, of_kind, rest, total);
+}
+
 StageSeconds busy(const EndCounts& counts, const ChainOption& option, ChainPosition position, std::int64_t rest,
                   std::int64_t total) {
   const auto of_kind = [&](std::size_t kind, std::int64_t units) {
@@ -159,9 +166,13 @@ ChainSolver::ChainSolver(const ChainProblem& problem)
     return units > 0 ? static_cast<double>(units) * least[kind] : 0;
   };
   for (const auto& option : problem.options) {
-    std::vector<double>& sums = latency_sums_.emplace_back();
-    for (std::int64_t placed = 0; placed <= problem.units; ++placed)
-      sums.push_back(latency_of_units(counts_, option, 0, placed));
+    EndSums& sums = end_sums_.emplace_back();
+    for (std::int64_t placed = 0; placed <= problem.units; ++placed) {
+      sums.latency_s.push_back(latency_of_units(counts_, option, 0, placed));
+      if (alike()) continue;
+      sums.load_s.push_back(load_of_units(counts_, option, 0, placed));
+      sums.size.push_back(size_of_units(counts_, option, 0, placed));
+    }
   }
   for (std::int64_t placed = 0; placed <= problem.units; ++placed)
     least_left_s_.push_back(sum_of_units<double>(counts_, of_kind, placed, problem.units));
@@ -169,7 +180,7 @@ ChainSolver::ChainSolver(const ChainProblem& problem)
 
 // Where all are alike, by their number, so that equal numbers take equal times to the last bit.
 double ChainSolver::units_s(int option, std::int64_t rest, std::int64_t total) const {
-  const std::vector<double>& sums = latency_sums_[static_cast<std::size_t>(option)];
+  const std::vector<double>& sums = end_sums_[static_cast<std::size_t>(option)].latency_s;
   if (alike()) return sums[static_cast<std::size_t>(total - rest)];
   return sums[static_cast<std::size_t>(total)] - sums[static_cast<std::size_t>(rest)];
 }
@@ -200,25 +211,33 @@ std::int64_t ChainSolver::most_alike(const ChainOption& option, ChainPosition po
   return units;
 }
 
-std::int64_t ChainSolver::reach_from(std::int64_t rest, std::int64_t total, const ChainOption& option,
-                                     ChainPosition position, double hop_load_s, double bound) const {
-  const std::int64_t capacity = terms(option, position).capacity;
-  const auto fits = [&](std::int64_t more) {
-    return size_of_units(counts_, option, rest, more) <= capacity &&
-           (bound == unbounded || busy(counts_, option, position, rest, more).load_s + hop_load_s <= bound);
-  };
-  while (total < problem_.units && fits(total + 1)) ++total;
+ChainSolver::Reach ChainSolver::reach(int option, ChainPosition position, double hop_load_s, double bound) const {
+  const PositionTerms& own = terms(problem_.options[option], position);
+  const EndSums& sums = end_sums_[option];
+  return {.load_s = sums.load_s.data(),
+          .size = sums.size.data(),
+          .most_load_s = bound - own.fixed.load_s - hop_load_s,
+          .most_size = own.capacity,
+          .units = problem_.units};
+}
+
+std::int64_t ChainSolver::Reach::from(std::int64_t rest, std::int64_t total) const {
+  const double last_s = load_s[rest] + most_load_s;
+  while (total < units && size[total + 1] - size[rest] <= most_size && load_s[total + 1] <= last_s) ++total;
   return total;
 }
 
-void ChainSolver::fill_reach(const ChainOption& option, ChainPosition position, double hop_load_s, double bound,
-                             std::int64_t* reach) const {
-  const std::int64_t most = alike() ? most_alike(option, position, hop_load_s, bound) : 0;
-  std::int64_t total = 0;
-  for (std::int64_t rest = 0; rest <= problem_.units; ++rest) {
-    total = alike() ? rest + most : reach_from(rest, std::max(total, rest), option, position, hop_load_s, bound);
-    reach[rest] = total;
+void ChainSolver::fill_reach(int option, ChainPosition position, double hop_load_s, double bound,
+                             std::int64_t* reaches) const {
+  if (alike()) {
+    const std::int64_t most = most_alike(problem_.options[option], position, hop_load_s, bound);
+    for (std::int64_t rest = 0; rest <= problem_.units; ++rest) reaches[rest] = rest + most;
+    return;
   }
+  const Reach stage = reach(option, position, hop_load_s, bound);
+  std::int64_t total = 0;
+  for (std::int64_t rest = 0; rest <= problem_.units; ++rest)
+    reaches[rest] = total = stage.from(rest, std::max(total, rest));
 }
 
 std::int64_t* ChainSolver::reach_of(int option, int entry, ChainPosition position) {
@@ -230,34 +249,33 @@ void ChainSolver::fill_reaches(int option_index, double bound) {
   const ChainOption& option = problem_.options[option_index];
   for (int entry = 0; entry < static_cast<int>(entry_.of_group.size()); ++entry)
     for (const ChainPosition position : {ChainPosition::middle, ChainPosition::first})
-      fill_reach(option, position, problem_.hops[option.place][entry_.of_group[entry]].load_s, bound,
+      fill_reach(option_index, position, problem_.hops[option.place][entry_.of_group[entry]].load_s, bound,
                  reach_of(option_index, entry, position));
 }
 
-// Of a stage, wherever it begins.
-std::int64_t ChainSolver::most_units(const ChainOption& option, ChainPosition position, double bound) const {
-  if (alike()) return most_alike(option, position, 0, bound);
-  std::int64_t most = 0, total = 0;
-  for (std::int64_t rest = 0; rest < problem_.units; ++rest) {
-    total = reach_from(rest, std::max(total, rest), option, position, 0, bound);
-    most = std::max(most, total - rest);
-  }
+// Where a stage begins further on, only whether it holds more than those before counts.
+std::int64_t ChainSolver::most_units(int option, ChainPosition position, double bound, std::int64_t most) const {
+  if (alike()) return std::max(most, most_alike(problem_.options[option], position, 0, bound));
+  const Reach stage = reach(option, position, 0, bound);
+  for (std::int64_t rest = 0; rest + most < problem_.units; ++rest) most = stage.from(rest, rest + most) - rest;
   return most;
 }
 
 // Of a stage that holds the line's last ones.
-std::int64_t ChainSolver::most_at_end(const ChainOption& option, ChainPosition position, double bound) const {
-  return alike() ? most_alike(option, position, 0, bound) : reach_from(0, 0, option, position, 0, bound);
+std::int64_t ChainSolver::most_at_end(int option, ChainPosition position, double bound) const {
+  return alike() ? most_alike(problem_.options[option], position, 0, bound)
+                 : reach(option, position, 0, bound).from(0, 0);
 }
 
 // For every class, the most units that one of its items can account for: an upper bound, as options divide their
 // capacity evenly over the items they take.
 std::vector<double> ChainSolver::capacity_per_item(double bound) const {
   std::vector<double> best(digit_.size(), 0);
-  for (const auto& option : problem_.options) {
+  for (int number = 0; number < static_cast<int>(problem_.options.size()); ++number) {
+    const ChainOption& option = problem_.options[number];
     std::int64_t most = 0;
     for (int position = 0; position < 4; ++position)
-      most = std::max(most, most_units(option, static_cast<ChainPosition>(position), bound));
+      most = most_units(number, static_cast<ChainPosition>(position), bound, most);
     const int items = std::accumulate(option.takes.begin(), option.takes.end(), 0);
     for (std::size_t k = 0; k < best.size(); ++k)
       if (option.takes[k] > 0) best[k] = std::max(best[k], static_cast<double>(most) / items);
@@ -276,7 +294,7 @@ void ChainSolver::start_chains(int option_index, double bound, Best& best) {
     room += (problem_.counts[k] - option.takes[k]) * per_item_[k];
   }
   const auto row = row_index(option_offset_[option_index], entry_.group[option.place], exit_.group[option.place]);
-  const std::int64_t most = std::min(most_at_end(option, ChainPosition::last, bound), problem_.units - 1);
+  const std::int64_t most = std::min(most_at_end(option_index, ChainPosition::last, bound), problem_.units - 1);
   const std::int64_t least = least_total(room);
   double* latencies = &latency_[static_cast<std::size_t>(row) * width_];
   Step* steps = &steps_[static_cast<std::size_t>(row) * width_];
@@ -292,7 +310,7 @@ void ChainSolver::start_chains(int option_index, double bound, Best& best) {
     evaluated_ += most - least + 1;
   }
 
-  if (!enough || most_at_end(option, ChainPosition::only, bound) < problem_.units) return;
+  if (!enough || most_at_end(option_index, ChainPosition::only, bound) < problem_.units) return;
   const double latency = busy(counts_, option, ChainPosition::only, 0, problem_.units).latency_s;
   if (latency < best.latency_s) best = {latency, {option_index, problem_.units}, -1, 0};
 }
@@ -325,7 +343,7 @@ void ChainSolver::add_middle(std::int32_t from, std::int32_t to, int option_inde
   Step* steps = &steps_[static_cast<std::size_t>(to) * width_];
   const Row have = rows_[from];
   Row& reach = rows_[to];
-  const double* sums = latency_sums_[static_cast<std::size_t>(option_index)].data();
+  const double* sums = end_sums_[static_cast<std::size_t>(option_index)].latency_s.data();
   const double fixed = terms(option, ChainPosition::middle).fixed.latency_s + hop.latency_s;
 
   const std::int64_t first = std::max(have.low + 1, least);

@@ -123,6 +123,11 @@ class ChainSolver {
     double key;  // latency - units * per_unit
     std::int64_t units;
   };
+  // Of the line's last units on one option, by their number; load and size where not all are alike.
+  struct EndSums {
+    std::vector<double> latency_s, load_s;
+    std::vector<std::int64_t> size;
+  };
   struct Row {
     std::int64_t low = 1, high = 0;  // reachable units; empty
   };
@@ -134,17 +139,23 @@ class ChainSolver {
   };
 
   bool alike() const { return counts_.size() == 1; }  // all units
-  // The most units of a stage under a bound: where all are alike, wherever it begins, and at the line's end.
+  // The most units of a stage under a bound: where all are alike; wherever it begins, or `most` where that is more; and
+  // at the line's end.
   std::int64_t most_alike(const ChainOption& option, ChainPosition position, double hop_load_s, double bound) const;
-  std::int64_t most_units(const ChainOption& option, ChainPosition position, double bound) const;
-  std::int64_t most_at_end(const ChainOption& option, ChainPosition position, double bound) const;
-  // How far a stage reaches that begins behind `rest` placed units: the most units that are then placed. At least
-  // `total`, and where they are not alike.
-  std::int64_t reach_from(std::int64_t rest, std::int64_t total, const ChainOption& option, ChainPosition position,
-                          double hop_load_s, double bound) const;
+  std::int64_t most_units(int option, ChainPosition position, double bound, std::int64_t most) const;
+  std::int64_t most_at_end(int option, ChainPosition position, double bound) const;
+  // How far a stage reaches that begins behind `rest` placed units, where not all are alike: the most units that are
+  // then placed, and at least `total`.
+  struct Reach {
+    const double* load_s;  // as in EndSums
+    const std::int64_t* size;
+    double most_load_s;  // of the stage's units
+    std::int64_t most_size, units;
+    std::int64_t from(std::int64_t rest, std::int64_t total) const;
+  };
+  Reach reach(int option, ChainPosition position, double hop_load_s, double bound) const;
   // The same by `rest`: of one option at one position, and of an option by the group of places behind it.
-  void fill_reach(const ChainOption& option, ChainPosition position, double hop_load_s, double bound,
-                  std::int64_t* reach) const;
+  void fill_reach(int option, ChainPosition position, double hop_load_s, double bound, std::int64_t* reaches) const;
   void fill_reaches(int option, double bound);
   std::int64_t* reach_of(int option, int entry, ChainPosition position);
   std::vector<double> capacity_per_item(double bound) const;
@@ -167,10 +178,10 @@ class ChainSolver {
   std::int64_t used_states_ = 1;
   Places entry_, exit_;  // alike for every hop into them; for every return from them
   EndCounts counts_;
-  std::vector<std::vector<double>> latency_sums_;  // by option, of the line's last units by their number
-  std::vector<double> least_left_s_;               // of the units that are left, each on any option
-  std::size_t width_ = 0;                          // states of a row: 0 to all units
-  std::vector<double> latency_;                    // of every row's states
+  std::vector<EndSums> end_sums_;     // by option
+  std::vector<double> least_left_s_;  // of the units that are left, each on any option
+  std::size_t width_ = 0;             // states of a row: 0 to all units
+  std::vector<double> latency_;       // of every row's states
   std::vector<Step> steps_;
   std::vector<Row> rows_;
   std::vector<double> per_item_;     // of every class, under the present bound

@@ -23,9 +23,10 @@ double matrix_elements(const Architecture& arch, const std::vector<TensorSpec>& 
   return elements;
 }
 
-double expert_bytes(const Architecture& arch, std::int64_t layer, const Shard& shard, DType weight_type) {
+double expert_bytes(const Architecture& arch, const std::vector<TensorSpec>& tensors, const Shard& shard,
+                    DType weight_type) {
   std::int64_t bytes = 0;
-  for (const TensorSpec& tensor : block_tensors(arch, layer))
+  for (const TensorSpec& tensor : tensors)
     if (tensor.experts > 0)
       bytes +=
           held_copies(tensor, shard) * held_bytes(slice_of(arch, tensor, shard), held_type(arch, tensor, weight_type));
@@ -46,8 +47,9 @@ double state_flops(const Architecture& arch, std::int64_t layer, const Shard& sh
          static_cast<double>(delta.key_heads);
 }
 
-Rank make_rank(const Architecture& arch, const DeviceType& type, const Shard& shard, DType weight_type, DType kv_type,
-               const StepLimits& step) {
+// `of_kinds`: the tensors of a block, by kind of layer: listing them takes longer than what is asked of them here.
+Rank make_rank(const Architecture& arch, const std::vector<std::vector<TensorSpec>>& of_kinds, const DeviceType& type,
+               const Shard& shard, DType weight_type, DType kv_type, const StepLimits& step) {
   Rank rank{.memory_bytes = type.memory_bytes,
             .memory_bandwidth_bytes_per_s = type.memory_bandwidth_bytes_per_s,
             .flop_per_s = product_flop_per_s(type, weight_type),
@@ -61,7 +63,7 @@ Rank make_rank(const Architecture& arch, const DeviceType& type, const Shard& sh
   }
   for (const std::int64_t layer : layer_of_kinds(arch)) {
     const LayerKind& kind = arch.kind(layer);
-    const std::vector<TensorSpec> tensors = block_tensors(arch, layer);
+    const std::vector<TensorSpec>& tensors = of_kinds[arch.kind_index(layer)];
     const std::int64_t held_experts = shard.experts[arch.kind_index(layer)].size();
     const double all_experts = static_cast<double>(std::max<std::int64_t>(1, kind.experts.count)),
                  share = static_cast<double>(held_experts) / all_experts;
@@ -70,7 +72,7 @@ Rank make_rank(const Architecture& arch, const DeviceType& type, const Shard& sh
     const std::int64_t elements = element_traffic_per_token(arch, layer, shard).forward;
     rank.blocks.push_back(
         {.bytes = block_bytes(arch, layer, shard, weight_type),
-         .expert_bytes = expert_bytes(arch, layer, shard, weight_type),
+         .expert_bytes = expert_bytes(arch, tensors, shard, weight_type),
          .experts = kind.experts,
          .held_experts = held_experts,
          .windowed = kind.window > 0,
@@ -118,13 +120,15 @@ TensorGroup make_group(const Cluster& cluster, const Architecture& arch, std::ve
                        const std::vector<std::int64_t>& expert_shares) {
   TensorGroup group{.weight_type = weight_type, .kv_type = kv_type};
   group.shards = make_shards(arch, static_cast<int>(devices.size()), shares, weight_type, expert_shares);
+  std::vector<std::vector<TensorSpec>> of_kinds;
+  for (const std::int64_t layer : layer_of_kinds(arch)) of_kinds.push_back(block_tensors(arch, layer));
   for (std::size_t i = 0; i < devices.size(); ++i) {
     const DeviceType& type = cluster.type_of(devices[i]);
     const bool like_before = i > 0 && cluster.devices[devices[i]].type == cluster.devices[devices[i - 1]].type;
     if (like_before && of_one_size(group.shards[i], group.shards[i - 1]))
       group.ranks.push_back(group.ranks.back());
     else
-      group.ranks.push_back(make_rank(arch, type, group.shards[i], weight_type, kv_type, step));
+      group.ranks.push_back(make_rank(arch, of_kinds, type, group.shards[i], weight_type, kv_type, step));
   }
   return group_on(cluster, std::move(group), std::move(devices));
 }

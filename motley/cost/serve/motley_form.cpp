@@ -47,15 +47,16 @@ class MotleyForm final : public ServeForm {
     decode_ = step_.windowed({decodes + chunk, (decodes * context + chunk * half_prompt) / (decodes + chunk),
                               decodes * context + reading * half_prompt, decodes + prompts},
                              decodes * step_.in_window(context) + reading * step_.in_window(half_prompt));
-    if (chunks_ > 0) prefill_ = decode_;  // its chunks are part of such steps
+    carried_ = chunks_ > 0;
+    if (carried_) prefill_ = decode_;
   }
 
   StagePrice block(const TensorGroup& group, std::size_t kind) const override {
-    return priced(step_.block_s(group, kind, prefill_), step_.block_s(group, kind, decode_));
+    return in_steps([&](const StepLoad& step) { return step_.block_s(group, kind, step); });
   }
 
   StagePrice ends(const TensorGroup& group, StageEnds ends) const override {
-    StagePrice price = priced(step_.ends_s(group, ends, prefill_), step_.ends_s(group, ends, decode_));
+    StagePrice price = in_steps([&](const StepLoad& step) { return step_.ends_s(group, ends, step); });
     if (ends.first) price.latency = price.latency + driver_s();  // it keeps no stage busy
     return price;
   }
@@ -166,6 +167,12 @@ class MotleyForm final : public ServeForm {
     const double prompt_s = chunks_ > 0 ? chunk_s : 0;
     const double apart_s = point_.loaded ? 0 : chunks_ * prompt_s;
     return {{prompt_s, decode_steps_ * decode_step_s}, apart_s + steps_ * decode_step_s, prompt_s};
+  }
+
+  template <class Seconds>
+  StagePrice in_steps(Seconds seconds) const {
+    const double decode_s = seconds(decode_);
+    return priced(carried_ ? decode_s : seconds(prefill_), decode_s);
   }
 
   // What the driver adds to a request.
@@ -281,6 +288,7 @@ class MotleyForm final : public ServeForm {
   double sequences_;
   double steps_ = 0;  // its part of them, in steps of decode_
   StepLoad prefill_, decode_;
+  bool carried_ = false;  // its chunks are part of decode steps
 };
 
 }  // namespace
