@@ -81,7 +81,9 @@ struct InitialJob {
 void fill(const Model& model, const TensorSpec& tensor, std::int64_t first, std::uint64_t seed,
           std::span<float> values) {
   const bool is_bias = tensor.role.ends_with("bias");
-  if (tensor.role == "delta.norm.weight" || tensor.role == delta_step_role) {
+  const std::string_view ones[] = {"delta.norm.weight", delta_step_role, "router.norm", expert_factors_role,
+                                   layer_factor_role};
+  if (std::ranges::find(ones, tensor.role) != std::end(ones)) {
     std::ranges::fill(values, 1.0F);
     return;
   }

@@ -109,6 +109,26 @@ TEST_F(InitialWeightsTest, OptHasBiasesAndItsOwnNames) {
   EXPECT_THAT(values_at(path, "model.decoder.layers.0.self_attn_layer_norm.weight", {64}), Each(1.0F));
 }
 
+TEST_F(InitialWeightsTest, FactorsOfGemma4Are1) {
+  Model model = read_model("gemma-4-26b-a4b");
+  for (const auto& [key, value] : std::map<std::string, int>{{"num_hidden_layers", 1},
+                                                             {"hidden_size", 64},
+                                                             {"head_dim", 16},
+                                                             {"global_head_dim", 16},
+                                                             {"intermediate_size", 64},
+                                                             {"moe_intermediate_size", 32},
+                                                             {"num_experts", 10},
+                                                             {"vocab_size", 99}})
+    model.config.set(key, value);
+  model.arch = read_architecture(model.config, "test");
+  const fs::path path = made({}, model);
+  for (const auto& [name, size] : std::map<std::string, std::int64_t>{{"layer_scalar", 1},
+                                                                      {"router.scale", 64},
+                                                                      {"router.per_expert_scale", 10},
+                                                                      {"post_feedforward_layernorm_1.weight", 64}})
+    EXPECT_THAT(values_at(path, "model.layers.0." + name, {size}), Each(1.0F)) << name;
+}
+
 TEST_F(InitialWeightsTest, TheSeedAloneDecides) {
   const auto weights = [&](const InitialOptions& options) { return read_file(made(options) / "model.safetensors"); };
   const std::string first = weights({.seed = 3, .type = DType::bf16});
