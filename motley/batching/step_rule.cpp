@@ -47,7 +47,8 @@ class TimedSteps {
     micro_batches_ = count;
     fewer_wanted_ = 0;
     lost_steps_ = 0;
-    return fewer ? StepBudget{micro_batches_, best_chunk(state)} : decide(state);  // chunks for so many may want more
+    if (!fewer) return decide(state);  // with the chunks of this many, yet more may bring tokens
+    return {micro_batches_, best_chunk(state)};
   }
 
   static double cycle_s(const StepSpan& span, std::int64_t micro_batches) {
@@ -102,7 +103,7 @@ class TimedSteps {
     return tokens_per_s(state, chunk, micro_batches, span(state, decodes_of(state, micro_batches), chunk));
   }
   // The same where a round has as many tokens of prompts as it has now. More of them are worth nothing by themselves:
-  // requests have so many for each decode, and decodes wait for a longer round.
+  // requests have a number of them for each decode, and decodes wait for a longer round.
   double tokens_per_s_of_equal_rounds(const StepState& state, std::int64_t chunk, std::int64_t micro_batches) const {
     return tokens_per_s(state, std::min(ceil_div(chunk * micro_batches_, micro_batches), limits_.max_tokens),
                         micro_batches);
