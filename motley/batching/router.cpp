@@ -104,15 +104,14 @@ Router::Router(const ServePlan& plan, const RouterOptions& options)
         std::ranges::count_if(hops[chain], [&](const Hop& hop) { return plan.stage(hop.stage).offload.has_value(); });
     const std::int64_t planned = plan.routes[chains_[chain].route].micro_batches;
     SchedulerLimits own = limits[group];
-    // A pass of a stage that offloads takes about as long for many tokens as for one: each step takes all there are,
-    // and no more of them are under way than the plan says, or else than there are such stages.
+    // A pass of a stage that offloads takes about as long for many tokens as for one: no more steps are under way than
+    // the plan says, or else than there are such stages.
     if (streaming > 0)
       own.micro_batches = planned > 0 ? std::max<std::int64_t>(1, planned / batches[group]) : streaming;
     else
       own.micro_batches = micro_batches_of(plan, chains_[chain], pipelines[chain], options);
     MeasuredPipeline times(std::move(pipelines[chain]));
-    const MakeStepRule& rule = streaming > 0 ? MakeStepRule(fixed_steps) : options.step_rule;
-    lanes[group].push_back({rule(times.times(), own), own.micro_batches});
+    lanes[group].push_back({options.step_rule(times.times(), own), own.micro_batches});
     ways_.push_back({group, lanes[group].size() - 1, own.micro_batches, std::move(times)});
   }
   for (std::size_t group = 0; group < count; ++group)

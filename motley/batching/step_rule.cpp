@@ -12,6 +12,9 @@ constexpr double decode_weight = 0.25;
 // Shares of the most tokens per second that are near enough: of numbers of micro-batches, and of chunks.
 constexpr double enough_micro_batches = 0.99;
 constexpr double enough_chunk = 0.95;
+// More micro-batches that give no more sequences a place may cost so much of the tokens per second of equal rounds.
+// They make up for steps of unlike sizes: at none, piles with slow links lose up to 5 %, at any they lose 20 %.
+constexpr double enough_of_equal_rounds = 0.9;
 // The number of micro-batches falls only after this many steps in a row for which fewer are enough, or when what more
 // of them cost adds up to the tokens of this many steps: every change leaves decodes behind that wait for a turn.
 constexpr std::int64_t patience = 64;
@@ -44,6 +47,7 @@ class TimedSteps {
     micro_batches_ = count;
     fewer_wanted_ = 0;
     lost_steps_ = 0;
+    if (!fewer) return decide(state);  // with the chunks of this many, yet more may bring tokens
     return {micro_batches_, best_chunk(state)};
   }
 
@@ -98,6 +102,12 @@ class TimedSteps {
   double tokens_per_s(const StepState& state, std::int64_t chunk, std::int64_t micro_batches) const {
     return tokens_per_s(state, chunk, micro_batches, span(state, decodes_of(state, micro_batches), chunk));
   }
+  // The same where a round has as many tokens of prompts as it has now. More of them are worth nothing by themselves:
+  // requests have a number of them for each decode, and decodes wait for a longer round.
+  double tokens_per_s_of_equal_rounds(const StepState& state, std::int64_t chunk, std::int64_t micro_batches) const {
+    return tokens_per_s(state, std::min(ceil_div(chunk * micro_batches_, micro_batches), limits_.max_tokens),
+                        micro_batches);
+  }
 
   // The share of a step's tokens that the present number of micro-batches costs.
   double lost(const StepState& state, std::int64_t chunk, std::int64_t better) const {
@@ -106,7 +116,7 @@ class TimedSteps {
 
   std::int64_t best_micro_batches(const StepState& state, std::int64_t chunk) const {
     std::int64_t best = 1;
-    double most = 0;
+    double most = 0, most_of_equal_rounds = 0;
     std::int64_t per_step = 0;
     StepSpan step;
     for (std::int64_t count = 1; count <= limits_.micro_batches; ++count) {
@@ -114,6 +124,10 @@ class TimedSteps {
         per_step = decodes;
         step = span(state, per_step, chunk);
       }
+      const double of_equal_rounds = chunk > 0 ? tokens_per_s_of_equal_rounds(state, chunk, count) : 0;
+      const bool more_places = (count - 1) * limits_.max_sequences < state.decoding + state.prompts;
+      if (!more_places && of_equal_rounds < enough_of_equal_rounds * most_of_equal_rounds) continue;
+      most_of_equal_rounds = std::max(most_of_equal_rounds, of_equal_rounds);
       const double rate = tokens_per_s(state, chunk, count, step);
       if (most >= enough_micro_batches * rate) continue;
       most = rate;

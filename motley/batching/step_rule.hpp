@@ -70,7 +70,8 @@ StepRule fixed_steps(const PipelineHandle& pipeline, const SchedulerLimits& limi
 // For a single prompt and no decodes this is the time to first token, (B / c - 1) u(c) + r(c). While requests wait
 // for blocks or places that prompts hold, c is at least what brings nearly as many tokens per second as any.
 // The number of micro-batches is the smallest that brings nearly the most tokens per second; it rises at once, and
-// falls when fewer stay enough or more cost too much.
+// falls when fewer stay enough or more cost too much. Where all sequences have a place in fewer, more of them must not
+// cost much of the tokens per second that rounds with equally many tokens of prompts bring.
 StepRule timed_steps(const PipelineHandle& pipeline, const SchedulerLimits& limits);
 
 }  // namespace motley

@@ -91,6 +91,23 @@ TEST(TimedSteps, AsManyMicroBatchesAsBringTokens) {
   EXPECT_EQ(micro_batches({stage(0.09, 20), stage(0.01, 20)}, 0, 20), 1) << "a second one would wait for the first";
 }
 
+// Two steps of 24 decodes and three of 16 leave room for tokens of prompts at no cost: 40 each, or 48. Three take half
+// as long again to bring the same decodes, and links that hold a tenth of a step do not make up for that.
+TEST(TimedSteps, MoreMicroBatchesAreNotTakenForTokensOfPromptsThatDecodesWaitFor) {
+  const PipelineTime pipeline = pipeline_of({stage(0.05, 64), stage(0.05, 64)}, 0.01);
+  const StepRule rule = timed_steps(std::make_shared<const PipelineTime>(pipeline), {.micro_batches = 3});
+  for (int i = 0; i < 200; ++i) {
+    const std::int64_t count =
+        rule({.decoding = 47, .ready = 16, .under_way = 1, .prompts = 3, .prompt_tokens = 1300}).micro_batches;
+    if (i > 0) {
+      EXPECT_EQ(count, 2) << i;
+    }
+  }
+  EXPECT_EQ(asked(pipeline, {.decoding = 64, .prompts = 3, .prompt_tokens = 1300}, {.micro_batches = 3}).micro_batches,
+            3)
+      << "more sequences get a place";
+}
+
 TEST(TimedSteps, FewerMicroBatchesOnlyWhenTheyStayEnough) {
   const PipelineTime pipeline = pipeline_of({stage(0.03, 64), stage(0.03, 64), stage(0.03, 64)});
   const StepRule rule = timed_steps(std::make_shared<const PipelineTime>(pipeline), {.micro_batches = 4});
