@@ -89,7 +89,8 @@ Value measure_bandwidth(int threads) {
   return Value::object({{"read_bytes_per_s", read}, {"copy_bytes_per_s", copy}});
 }
 
-// A step of `count` tokens per sequence from `position` on: of each sequence and place others, which take other experts.
+// A step of `count` tokens per sequence from `position` on: of each sequence and place others, which take other
+// experts.
 Step make_step(std::int64_t batch, std::int64_t position, std::int64_t count, std::int64_t blocks_each, bool samples) {
   constexpr std::int64_t some = 997, apart = 61;  // tokens; a sequence from the next
   Step step;

@@ -55,13 +55,11 @@ using Products = ShortVec;
 // registers, and add them up afterwards.
 [[gnu::always_inline]] inline Products add_products(Products total, ByteVec u, SignedByteVec x) {
 #if defined(MOTLEY_AVX512)
-  total +=
-      reinterpret_cast<ShortVec>(_mm512_maddubs_epi16(reinterpret_cast<__m512i>(u), reinterpret_cast<__m512i>(x)));
+  total += reinterpret_cast<ShortVec>(_mm512_maddubs_epi16(reinterpret_cast<__m512i>(u), reinterpret_cast<__m512i>(x)));
   asm("" : "+v"(total));
   return total;
 #elif defined(MOTLEY_AVX2)
-  total +=
-      reinterpret_cast<ShortVec>(_mm256_maddubs_epi16(reinterpret_cast<__m256i>(u), reinterpret_cast<__m256i>(x)));
+  total += reinterpret_cast<ShortVec>(_mm256_maddubs_epi16(reinterpret_cast<__m256i>(u), reinterpret_cast<__m256i>(x)));
   asm("" : "+x"(total));
   return total;
 #else
