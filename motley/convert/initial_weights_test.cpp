@@ -118,7 +118,7 @@ TEST_F(InitialWeightsTest, FactorsOfGemma4Are1) {
                                                              {"intermediate_size", 64},
                                                              {"moe_intermediate_size", 32},
                                                              {"num_experts", 10},
-                                                             {"vocab_size", 99}})
+                                                             {"vocab_size", 199}})
     model.config.set(key, value);
   model.arch = read_architecture(model.config, "test");
   const fs::path path = made({}, model);

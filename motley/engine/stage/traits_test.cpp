@@ -47,7 +47,8 @@ constexpr const char* qwen3_5_attention_traits =
 struct Trait {
   const char* name;
   const char* family;  // keys of config.json
-  void (*leave_out)(Architecture& arch, LayerKind& kind);
+  void (*leave_out)(Architecture& arch, LayerKind& kind) = nullptr;
+  const char* as_ones = nullptr;  // instead: a tensor, whose values are 1
 };
 std::ostream& operator<<(std::ostream& out, const Trait& trait) { return out << trait.name; }
 
@@ -101,7 +102,10 @@ const std::vector<Trait> traits = {
     {"factors_of_experts", gemma4_traits,
      [](Architecture&, LayerKind& kind) { kind.experts.router.expert_factors = false; }},
     {"factor_of_the_layer", gemma4_traits, [](Architecture& arch, LayerKind&) { arch.layer_factors = false; }},
-    {"norms_of_both_ffns", gemma4_traits, [](Architecture&, LayerKind& kind) { kind.experts.own_norms = false; }},
+    {.name = "scale_of_the_router", .family = gemma4_traits, .as_ones = "router.norm"},
+    {.name = "norm_before_experts", .family = gemma4_traits, .as_ones = "routed_norm.weight"},
+    {.name = "norm_behind_experts", .family = gemma4_traits, .as_ones = "routed_output_norm.weight"},
+    {.name = "norm_behind_the_ffn", .family = gemma4_traits, .as_ones = "shared_output_norm.weight"},
     {"gate_of_the_shared_expert", qwen3_5_moe_traits,
      [](Architecture&, LayerKind& kind) { kind.experts.shared_gate = false; }},
     {"one_more_than_norms_of_qwen", qwen3_5_moe_traits, [](Architecture& arch, LayerKind&) { arch.norm = Norm::rms; }},
@@ -135,7 +139,7 @@ class TraitTest : public ::testing::TestWithParam<Trait> {
   }
 
   // What the block adds, by the tensors that this architecture has.
-  Tensor added_by(const Architecture& arch) const {
+  Tensor added_by(const Architecture& arch, const char* as_ones = nullptr) const {
     Collectives alone(nullptr, cpu_device());
     const Tensor positions = at::arange(trait_tokens);
     const std::vector<SequenceRows> sequences = {{0, trait_tokens, 0, {}}};
@@ -143,7 +147,8 @@ class TraitTest : public ::testing::TestWithParam<Trait> {
     std::map<std::string, WeightMatrix> held;
     for (const TensorSpec& tensor : with_each_expert(block_tensors(arch, layer))) {
       const bool new_values = tensor.role == "v.weight" && !values_.contains(tensor.role);  // of what has none
-      held.emplace(tensor.role, WeightMatrix{.values = new_values ? at::ones(tensor.shape) : values_.at(tensor.role)});
+      const bool ones = new_values || (as_ones != nullptr && tensor.role == as_ones);
+      held.emplace(tensor.role, WeightMatrix{.values = ones ? at::ones(tensor.shape) : values_.at(tensor.role)});
     }
     Tensor output = hidden_;
     run_block({arch, differentiable_ops(), alone, frequencies, positions, sequences}, block_of(held, 0), layer, {}, {},
@@ -159,9 +164,12 @@ class TraitTest : public ::testing::TestWithParam<Trait> {
 TEST_P(TraitTest, ChangesTheBlock) {
   const Tensor whole = added_by(arch_);
   Architecture without = arch_;
-  GetParam().leave_out(without, without.kinds[without.kind_index(layer)]);
-  EXPECT_NE(without, arch_);
-  EXPECT_GT((added_by(without) - whole).abs().max().item<double>(), far_beyond_parity * whole.std().item<double>());
+  if (GetParam().leave_out != nullptr) {
+    GetParam().leave_out(without, without.kinds[without.kind_index(layer)]);
+    EXPECT_NE(without, arch_);
+  }
+  EXPECT_GT((added_by(without, GetParam().as_ones) - whole).abs().max().item<double>(),
+            far_beyond_parity * whole.std().item<double>());
 }
 
 INSTANTIATE_TEST_SUITE_P(Families, TraitTest, ::testing::ValuesIn(traits),

@@ -285,16 +285,15 @@ constexpr auto gemma4_tensors = std::to_array<TensorNames>({
     {"head", "lm_head", "output"},
 });
 
-constexpr PackedNames gates_and_ups(std::string_view stored) {
+constexpr PackedNames gates_and_ups(std::string_view stored, bool also_apart) {
   return {.stored = stored,
           .parts = {"model.layers.N.experts.E.gate_proj.weight", "model.layers.N.experts.E.up_proj.weight"},
-          .also_apart = true};
+          .also_apart = also_apart};
 }
-constexpr std::array gemma4_packed = {gates_and_ups("model.layers.N.experts.gate_up_proj"),
-                                      PackedNames{.stored = "model.layers.N.experts.down_proj",
-                                                  .parts = {"model.layers.N.experts.E.down_proj.weight"},
-                                                  .also_apart = true}};
-constexpr std::array gemma4_packed_in_gguf = {gates_and_ups("blk.N.ffn_gate_up_exps.weight")};
+constexpr std::array gemma4_packed = {
+    gates_and_ups("model.layers.N.experts.gate_up_proj", false),
+    PackedNames{.stored = "model.layers.N.experts.down_proj", .parts = {"model.layers.N.experts.E.down_proj.weight"}}};
+constexpr std::array gemma4_packed_in_gguf = {gates_and_ups("blk.N.ffn_gate_up_exps.weight", true)};
 
 }  // namespace
 
