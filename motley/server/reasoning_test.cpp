@@ -133,7 +133,7 @@ const std::vector<Split> gemma_splits = {
     // Other channels, and names that only begin so.
     {"<|channel>final\nYes.<channel|> No.", "", "final\nYes. No.", of_gemma},
     {"<|channel>thoughtful\nYes.<channel|>", "", "thoughtful\nYes.", of_gemma},
-    {"<|channel>th<channel|>a", "", "tha", of_gemma},
+    {"<|channel>th<channel|>e", "", "the", of_gemma},
     {"a < b, <|chan b <channel> c", "", "a < b, <|chan b <channel> c", of_gemma},
     {"<|channel>thought\na <chann b </think>", "a <chann b </think>", "", of_gemma},
     // Cut off.
