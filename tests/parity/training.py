@@ -21,6 +21,8 @@ SMOOTH = {"opt": dict(activation_function="gelu"), "opt-projected-post-norm": di
 TOKENS_SEED = {"mixtral": 100, "qwen3-moe": 104, "qwen3-moe-shares-of-all": 104, "glm4-moe": 102}
 REFUSED = {"minimax-m2": "layer 0: its norms of queries and keys are over all heads together",
            "gpt-oss": "layer 0: its attention has sinks",
+           "gemma4": "layer 0: its experts and the FFN at their side have norms of their own",
+           "gemma4-dense": "layer 0: its attention has norms of values",
            "qwen3-next": "layer 0: it is a gated delta net", "qwen3.5": "layer 1: it is a gated delta net",
            "qwen3.5-moe": "layer 0: it is a gated delta net"}
 
