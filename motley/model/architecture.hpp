@@ -49,7 +49,7 @@ struct RouterRule {
   bool normalise = false;       // shares are divided by their sum and `epsilon`
   double epsilon = 0;
   double factor = 1;            // on the shares
-  bool expert_factors = false;  // learned ones on them, of each expert
+  bool expert_factors = false;  // then by a learned number of each expert
   bool operator==(const RouterRule&) const = default;
 };
 
@@ -61,8 +61,8 @@ struct Experts {
   RouterRule router = {};
   std::int64_t shared_ffn = 0;  // columns of an FFN that all tokens pass, too, with a share of 1; 0: there is none
   bool shared_gate = false;     // whose share is the sigmoid of one more product instead
-  // Each of the two has norms of its own before and behind, and the router a third, whose output counts for
-  // hidden^-1/2.
+  // The experts and that FFN each have a norm of their own before them and one behind. The router has its own, too, and
+  // its logits are multiplied by hidden^-1/2.
   bool own_norms = false;
   bool operator==(const Experts&) const = default;
 };
@@ -109,7 +109,7 @@ struct Architecture {
   std::string family;  // model_type: llama, mixtral, qwen3_moe, ...
   std::int64_t layers = 0;
   std::int64_t hidden = 0;
-  std::int64_t heads = 0;  // that ask, in each layer
+  std::int64_t heads = 0;  // query heads, as many in each layer
   std::vector<LayerKind> kinds = {LayerKind()};
   std::vector<std::uint16_t> kind_of_layer;  // indices of `kinds`; empty: all layers are of the first
   std::int64_t vocabulary = 0;
@@ -121,7 +121,7 @@ struct Architecture {
   bool output_norms = false;  // of what attention and FFN make, before it is added (Gemma)
   QkNorm qk_norm = QkNorm::none;
   bool value_norm = false;     // RMS of each head's values, without weights
-  bool layer_factors = false;  // a learned one of what leaves each layer
+  bool layer_factors = false;  // each layer's output is multiplied by a learned number
   bool qkv_bias = false;
   bool output_bias = false;  // of the attention's output projection
   bool output_gate = false;  // attention's output, times the sigmoid of as many rows behind each head's of `q`

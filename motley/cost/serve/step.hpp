@@ -41,7 +41,7 @@ struct StepLoad {
 };
 
 // Bytes that a block reads and writes of what it keeps of sequences.
-double all_reduces(const BlockWork& block);  // of activations
+double all_reduces(const BlockWork& block);  // of activations: how many a block has
 double kept_bytes(const BlockWork& block, const StepLoad& load);
 
 // Of a block's experts, the share that the tokens of a step take at least once. B tokens that each choose k of E

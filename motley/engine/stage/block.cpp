@@ -49,7 +49,7 @@ namespace {
 
 const NormWeights no_norm;
 
-// Where results are tensors of their own, as another tensor.
+// Copies into a buffer; without one, `out` becomes that tensor.
 void put(const Tensor& values, Tensor& out) {
   if (out.defined())
     out.copy_(values);

@@ -172,8 +172,8 @@ Value of_each_layer(const Architecture& arch, Value (*value)(const LayerKind& ki
   return list;
 }
 
-// Neither does a file of this architecture say so apart: layers without a window are those that have no product for
-// values, and of experts there are any or none.
+// What config.json states follows from a file's lists: which layers have a window, and how many key/value heads each
+// has. There are experts where it counts any.
 void add_implied_by_gemma4(Value& config) {
   config.set("hidden_activation", "gelu_pytorch_tanh");
   config.set("enable_moe_block", config.find("num_experts") != nullptr);
