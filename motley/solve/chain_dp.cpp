@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 #include <numeric>
+#include <ranges>
 
 #include "motley/base/clock.hpp"
 #include "motley/base/error.hpp"
@@ -12,22 +13,42 @@ namespace {
 
 constexpr double unbounded = std::numeric_limits<double>::infinity();
 
+constexpr ChainPosition all_positions[] = {ChainPosition::middle, ChainPosition::first, ChainPosition::last,
+                                            ChainPosition::only};
+
 const PositionTerms& terms(const ChainOption& option, ChainPosition position) {
   return option.at[static_cast<int>(position)];
 }
 
 using EndCounts = ChainSolver::EndCounts;
 
-EndCounts end_counts(const ChainProblem& problem) {
+std::size_t kinds_of(const ChainProblem& problem) {
   std::size_t kinds = 1;
   for (const std::uint16_t kind : problem.kind_of_unit) kinds = std::max<std::size_t>(kinds, kind + 1U);
-  EndCounts counts(kinds, {0});
-  for (std::int64_t unit = problem.units; unit-- > 0;)
-    for (std::size_t kind = 0; kind < kinds; ++kind) {
-      const std::size_t own = problem.kind_of_unit.empty() ? 0 : problem.kind_of_unit[static_cast<std::size_t>(unit)];
-      counts[kind].push_back(counts[kind].back() + (kind == own ? 1 : 0));
-    }
+  return kinds;
+}
+
+EndCounts end_counts(const ChainProblem& problem) {
+  const auto units = static_cast<std::size_t>(problem.units);
+  EndCounts counts(kinds_of(problem), std::vector<std::int64_t>(units + 1));
+  for (std::size_t placed = 0; placed < units; ++placed) {
+    const std::size_t own = problem.kind_of_unit.empty() ? 0 : problem.kind_of_unit[units - 1 - placed];
+    for (std::size_t kind = 0; kind < counts.size(); ++kind)
+      counts[kind][placed + 1] = counts[kind][placed] + (kind == own ? 1 : 0);
+  }
   return counts;
+}
+
+// Of the line's last units, by how many there are, from one unit's of each kind.
+template <class Value, class OfKind>
+std::vector<Value> sums_at_end(const EndCounts& counts, const OfKind& of_kind) {
+  std::vector<Value> sums(counts.front().size());
+  for (std::size_t kind = 0; kind < counts.size(); ++kind) {
+    const Value each = of_kind(kind);
+    for (std::size_t placed = 0; placed < sums.size(); ++placed)
+      sums[placed] += static_cast<Value>(counts[kind][placed]) * each;
+  }
+  return sums;
 }
 
 // Of the units that are placed when `total` of them are, and were not when `rest` were.
@@ -41,33 +62,12 @@ Value sum_of_units(const EndCounts& counts, const ByKind& of_kind, std::int64_t 
   return sum;
 }
 
-double load_of_units(const EndCounts& counts, const ChainOption& option, std::int64_t rest, std::int64_t total) {
-  const auto of_kind = [&](std::size_t kind, std::int64_t units) {
-    return static_cast<double>(units) * option.per_unit[kind].load_s;
-  };
-  return sum_of_units<double>(counts, of_kind, rest, total);
-}
-
 StageSeconds busy(const EndCounts& counts, const ChainOption& option, ChainPosition position, std::int64_t rest,
                   std::int64_t total) {
   const auto of_kind = [&](std::size_t kind, std::int64_t units) {
     return option.per_unit[kind] * static_cast<double>(units);
   };
   return terms(option, position).fixed + sum_of_units<StageSeconds>(counts, of_kind, rest, total);
-}
-
-double latency_of_units(const EndCounts& counts, const ChainOption& option, std::int64_t rest, std::int64_t total) {
-  const auto of_kind = [&](std::size_t kind, std::int64_t units) {
-    return static_cast<double>(units) * option.per_unit[kind].latency_s;
-  };
-  return sum_of_units<double>(counts, of_kind, rest, total);
-}
-
-std::int64_t size_of_units(const EndCounts& counts, const ChainOption& option, std::int64_t rest, std::int64_t total) {
-  const auto of_kind = [&](std::size_t kind, std::int64_t units) {
-    return option.unit_size.empty() ? units : units * option.unit_size[kind];
-  };
-  return sum_of_units<std::int64_t>(counts, of_kind, rest, total);
 }
 
 bool expired(Instant deadline) { return Clock::now() >= deadline; }
@@ -104,7 +104,7 @@ void check_problem(const ChainProblem& problem) {
   const std::size_t classes = problem.counts.size(), places = problem.hops.size();
   MOTLEY_CHECK(problem.must_use.size() == classes && problem.return_latency_s.size() == places);
   MOTLEY_CHECK(problem.kind_of_unit.empty() || std::ssize(problem.kind_of_unit) == problem.units);
-  const std::size_t kinds = end_counts(problem).size();
+  const std::size_t kinds = kinds_of(problem);
   for (const auto& option : problem.options) {
     MOTLEY_CHECK(option.per_unit.size() >= kinds && (option.unit_size.empty() || option.unit_size.size() >= kinds));
     MOTLEY_CHECK(option.takes.size() == classes && static_cast<std::size_t>(option.place) < places);
@@ -157,7 +157,8 @@ ChainSolver::ChainSolver(const ChainProblem& problem)
   latency_.resize(rows_.size() * width_);
   steps_.resize(latency_.size());
   window_.resize(width_);
-  reach_.resize(problem.options.size() * entry_.of_group.size() * 2 * width_);
+  reach_.resize(problem.options.size() * entry_.of_group.size() * width_);
+  closing_.resize(problem.options.size() * entry_.of_group.size());
   std::vector<double> least(counts_.size(), unbounded);
   for (const auto& option : problem.options)
     for (std::size_t kind = 0; kind < least.size(); ++kind)
@@ -167,12 +168,11 @@ ChainSolver::ChainSolver(const ChainProblem& problem)
   };
   for (const auto& option : problem.options) {
     EndSums& sums = end_sums_.emplace_back();
-    for (std::int64_t placed = 0; placed <= problem.units; ++placed) {
-      sums.latency_s.push_back(latency_of_units(counts_, option, 0, placed));
-      if (alike()) continue;
-      sums.load_s.push_back(load_of_units(counts_, option, 0, placed));
-      sums.size.push_back(size_of_units(counts_, option, 0, placed));
-    }
+    sums.latency_s = sums_at_end<double>(counts_, [&](std::size_t kind) { return option.per_unit[kind].latency_s; });
+    if (alike()) continue;
+    sums.load_s = sums_at_end<double>(counts_, [&](std::size_t kind) { return option.per_unit[kind].load_s; });
+    sums.size = sums_at_end<std::int64_t>(
+        counts_, [&](std::size_t kind) { return option.unit_size.empty() ? 1 : option.unit_size[kind]; });
   }
   for (std::int64_t placed = 0; placed <= problem.units; ++placed)
     least_left_s_.push_back(sum_of_units<double>(counts_, of_kind, placed, problem.units));
@@ -221,42 +221,63 @@ ChainSolver::Reach ChainSolver::reach(int option, ChainPosition position, double
           .units = problem_.units};
 }
 
+bool ChainSolver::Reach::holds(std::int64_t rest, std::int64_t total) const {
+  return size[total] - size[rest] <= most_size && load_s[total] <= load_s[rest] + most_load_s;
+}
+
 std::int64_t ChainSolver::Reach::from(std::int64_t rest, std::int64_t total) const {
-  const double last_s = load_s[rest] + most_load_s;
-  while (total < units && size[total + 1] - size[rest] <= most_size && load_s[total + 1] <= last_s) ++total;
+  while (total < units && holds(rest, total + 1)) ++total;
   return total;
 }
 
-void ChainSolver::fill_reach(int option, ChainPosition position, double hop_load_s, double bound,
-                             std::int64_t* reaches) const {
+void ChainSolver::fill_reach(int option, double hop_load_s, double bound, std::int64_t* reaches) const {
   if (alike()) {
-    const std::int64_t most = most_alike(problem_.options[option], position, hop_load_s, bound);
+    const std::int64_t most = most_alike(problem_.options[option], ChainPosition::middle, hop_load_s, bound);
     for (std::int64_t rest = 0; rest <= problem_.units; ++rest) reaches[rest] = rest + most;
     return;
   }
-  const Reach stage = reach(option, position, hop_load_s, bound);
+  const Reach stage = reach(option, ChainPosition::middle, hop_load_s, bound);
   std::int64_t total = 0;
   for (std::int64_t rest = 0; rest <= problem_.units; ++rest)
     reaches[rest] = total = stage.from(rest, std::max(total, rest));
 }
 
-std::int64_t* ChainSolver::reach_of(int option, int entry, ChainPosition position) {
-  const std::size_t row = static_cast<std::size_t>(option) * entry_.of_group.size() + static_cast<std::size_t>(entry);
-  return &reach_[(2 * row + (position == ChainPosition::first ? 1 : 0)) * width_];
+std::int64_t ChainSolver::least_before_first(int option, double hop_load_s, double bound) const {
+  if (alike())
+    return problem_.units - most_alike(problem_.options[option], ChainPosition::first, hop_load_s, bound);
+  const Reach stage = reach(option, ChainPosition::first, hop_load_s, bound);
+  const auto falls_short = [&](std::int64_t rest) { return !stage.holds(rest, problem_.units); };
+  return *std::ranges::partition_point(std::views::iota(std::int64_t{0}, problem_.units + 1), falls_short);
+}
+
+std::size_t ChainSolver::row_of_entry(int option, int entry) const {
+  return static_cast<std::size_t>(option) * entry_.of_group.size() + static_cast<std::size_t>(entry);
 }
 
 void ChainSolver::fill_reaches(int option_index, double bound) {
   const ChainOption& option = problem_.options[option_index];
-  for (int entry = 0; entry < static_cast<int>(entry_.of_group.size()); ++entry)
-    for (const ChainPosition position : {ChainPosition::middle, ChainPosition::first})
-      fill_reach(option_index, position, problem_.hops[option.place][entry_.of_group[entry]].load_s, bound,
-                 reach_of(option_index, entry, position));
+  for (int entry = 0; entry < static_cast<int>(entry_.of_group.size()); ++entry) {
+    const double hop_load_s = problem_.hops[option.place][entry_.of_group[entry]].load_s;
+    const std::size_t row = row_of_entry(option_index, entry);
+    fill_reach(option_index, hop_load_s, bound, &reach_[row * width_]);
+    closing_[row] = least_before_first(option_index, hop_load_s, bound);
+  }
 }
 
-// Where a stage begins further on, only whether it holds more than those before counts.
-std::int64_t ChainSolver::most_units(int option, ChainPosition position, double bound, std::int64_t most) const {
-  if (alike()) return std::max(most, most_alike(problem_.options[option], position, 0, bound));
-  const Reach stage = reach(option, position, 0, bound);
+std::int64_t ChainSolver::most_units(int option, double bound) const {
+  std::int64_t most = 0;
+  if (alike()) {
+    for (const ChainPosition position : all_positions)
+      most = std::max(most, most_alike(problem_.options[option], position, 0, bound));
+    return most;
+  }
+  Reach stage = reach(option, ChainPosition::only, 0, bound);
+  for (const ChainPosition position : all_positions) {
+    const Reach other = reach(option, position, 0, bound);
+    stage.most_load_s = std::max(stage.most_load_s, other.most_load_s);
+    stage.most_size = std::max(stage.most_size, other.most_size);
+  }
+  // Where a stage begins further on, only whether it holds more than those before counts.
   for (std::int64_t rest = 0; rest + most < problem_.units; ++rest) most = stage.from(rest, rest + most) - rest;
   return most;
 }
@@ -273,9 +294,7 @@ std::vector<double> ChainSolver::capacity_per_item(double bound) const {
   std::vector<double> best(digit_.size(), 0);
   for (int number = 0; number < static_cast<int>(problem_.options.size()); ++number) {
     const ChainOption& option = problem_.options[number];
-    std::int64_t most = 0;
-    for (int position = 0; position < 4; ++position)
-      most = most_units(number, static_cast<ChainPosition>(position), bound, most);
+    const std::int64_t most = most_units(number, bound);
     const int items = std::accumulate(option.takes.begin(), option.takes.end(), 0);
     for (std::size_t k = 0; k < best.size(); ++k)
       if (option.takes[k] > 0) best[k] = std::max(best[k], static_cast<double>(most) / items);
@@ -378,12 +397,11 @@ void ChainSolver::add_middle(std::int32_t from, std::int32_t to, int option_inde
 }
 
 void ChainSolver::close_chain(std::int32_t from, int option_index, const StageSeconds& hop, double return_s,
-                              const std::int64_t* furthest, Best& best) {
+                              std::int64_t least, Best& best) {
   const double fixed = terms(problem_.options[option_index], ChainPosition::first).fixed.latency_s;
   const double* source = &latency_[static_cast<std::size_t>(from) * width_];
   const Row have = rows_[from];
-  for (std::int64_t rest = std::min(have.high, problem_.units - 1); rest >= have.low; --rest) {
-    if (furthest[rest] < problem_.units) break;
+  for (std::int64_t rest = std::min(have.high, problem_.units - 1); rest >= std::max(have.low, least); --rest) {
     const double latency =
         source[rest] + (fixed + units_s(option_index, rest, problem_.units)) + hop.latency_s + return_s;
     if (latency < best.latency_s) best = {latency, {option_index, problem_.units - rest}, from, rest};
@@ -404,8 +422,8 @@ void ChainSolver::extend_chains(std::int64_t used, int option_index, Best& best)
   const std::int64_t least = least_total(room);
   for (int entry = 0; entry < static_cast<int>(entry_.of_group.size()); ++entry) {
     const StageSeconds& hop = problem_.hops[option.place][entry_.of_group[entry]];
-    const std::int64_t* middle = reach_of(option_index, entry, ChainPosition::middle);
-    const std::int64_t* first = reach_of(option_index, entry, ChainPosition::first);
+    const std::size_t row = row_of_entry(option_index, entry);
+    const std::int64_t* middle = &reach_[row * width_];
     for (int exit = 0; exit < static_cast<int>(exit_.of_group.size()); ++exit) {
       const auto from = row_index(used, entry, exit);
       if (rows_[from].low > rows_[from].high) continue;
@@ -413,8 +431,8 @@ void ChainSolver::extend_chains(std::int64_t used, int option_index, Best& best)
       alike() ? add_middle<true>(from, to, option_index, hop, middle, least, best.latency_s)
               : add_middle<false>(from, to, option_index, hop, middle, least, best.latency_s);
       if (enough)
-        close_chain(from, option_index, hop, problem_.return_latency_s[exit_.of_group[exit]][option.place], first,
-                    best);
+        close_chain(from, option_index, hop, problem_.return_latency_s[exit_.of_group[exit]][option.place],
+                    closing_[row], best);
     }
   }
 }

@@ -139,10 +139,10 @@ class ChainSolver {
   };
 
   bool alike() const { return counts_.size() == 1; }  // all units
-  // The most units of a stage under a bound: where all are alike; wherever it begins, or `most` where that is more; and
+  // The most units of a stage under a bound: where all are alike; wherever it stands and begins, or somewhat more; and
   // at the line's end.
   std::int64_t most_alike(const ChainOption& option, ChainPosition position, double hop_load_s, double bound) const;
-  std::int64_t most_units(int option, ChainPosition position, double bound, std::int64_t most) const;
+  std::int64_t most_units(int option, double bound) const;
   std::int64_t most_at_end(int option, ChainPosition position, double bound) const;
   // How far a stage reaches that begins behind `rest` placed units, where not all are alike: the most units that are
   // then placed, and at least `total`.
@@ -151,13 +151,16 @@ class ChainSolver {
     const std::int64_t* size;
     double most_load_s;  // of the stage's units
     std::int64_t most_size, units;
+    bool holds(std::int64_t rest, std::int64_t total) const;
     std::int64_t from(std::int64_t rest, std::int64_t total) const;
   };
   Reach reach(int option, ChainPosition position, double hop_load_s, double bound) const;
-  // The same by `rest`: of one option at one position, and of an option by the group of places behind it.
-  void fill_reach(int option, ChainPosition position, double hop_load_s, double bound, std::int64_t* reaches) const;
+  // The same by `rest` of a stage in the middle; and the least units behind a first stage that then holds the others.
+  void fill_reach(int option, double hop_load_s, double bound, std::int64_t* reaches) const;
+  std::int64_t least_before_first(int option, double hop_load_s, double bound) const;
+  // Both of an option by the group of places behind it.
   void fill_reaches(int option, double bound);
-  std::int64_t* reach_of(int option, int entry, ChainPosition position);
+  std::size_t row_of_entry(int option, int entry) const;
   std::vector<double> capacity_per_item(double bound) const;
   std::int64_t least_total(double room) const;
   double units_s(int option, std::int64_t rest, std::int64_t total) const;
@@ -168,7 +171,7 @@ class ChainSolver {
   template <bool alike>
   void add_middle(std::int32_t from, std::int32_t to, int option, const StageSeconds& hop, const std::int64_t* reach,
                   std::int64_t least, double cutoff_s);
-  void close_chain(std::int32_t from, int option, const StageSeconds& hop, double return_s, const std::int64_t* reach,
+  void close_chain(std::int32_t from, int option, const StageSeconds& hop, double return_s, std::int64_t least,
                    Best& best);
   Chain trace(const Best& best) const;
 
@@ -186,7 +189,7 @@ class ChainSolver {
   std::vector<Row> rows_;
   std::vector<double> per_item_;     // of every class, under the present bound
   std::vector<Candidate> window_;    // of the sliding minimum
-  std::vector<std::int64_t> reach_;  // of fill_reaches()
+  std::vector<std::int64_t> reach_, closing_;  // of fill_reaches()
   std::int64_t evaluated_ = 0;
 };
 
