@@ -8,10 +8,10 @@
 #include <map>
 #include <memory>
 #include <optional>
-#include <sstream>
 
 #include "motley/agent/link_probe.hpp"
 #include "motley/agent/local_weights.hpp"
+#include "motley/agent/local_workers.hpp"
 #include "motley/agent/saved_identity.hpp"
 #include "motley/base/clock.hpp"
 #include "motley/base/error.hpp"
@@ -21,7 +21,6 @@
 #include "motley/comm/membership/member_client.hpp"
 #include "motley/comm/net/sockets.hpp"
 #include "motley/workers/control_listener.hpp"
-#include "motley/workers/worker_processes.hpp"
 
 namespace motley {
 namespace {
@@ -30,37 +29,17 @@ constexpr double driver_silence_s = 5;  // after which another connection is tri
 constexpr double call_s = 5;            // for a driver or coordinator to answer
 constexpr double again_s = 1;           // between two calls
 constexpr double leave_s = 8;           // for the driver to take over what this machine does
-constexpr double worker_grace_s = 1;    // to leave by itself
 constexpr double progress_every_s = 0.2;
 constexpr double most_probe_s = 600;  // of links
-constexpr double stopped_s = 2;       // that a worker may be, until it is ended
 
-// One worker: first its weights are fetched, then the process runs. Later more weights may be fetched for it.
-struct LocalWorker {
+// The weights of one worker: they are fetched before it starts, and later more for it.
+struct WorkerWeights {
   std::uint64_t start = 0;
-  std::shared_ptr<WeightsFetch> fetch;
+  bool starts_then = false;  // the worker, once they are here
+  std::shared_ptr<WeightsFetch> fetch = {};
   std::uint64_t fetch_start = 0;
-  std::unique_ptr<WorkerProcess> process;
-  std::string last_words;  // a failure that it has told
   Instant told = Clock::now();
-  std::optional<std::int64_t> stopped_at;  // see stopped_at()
-  Instant stopped_since;
 };
-
-// It is stopped (SIGSTOP): the processor time that it has had; one that goes on now and then gets more.
-std::optional<std::int64_t> stopped_at(int process) {
-  std::ifstream in(fmt::format("/proc/{}/stat", process));
-  std::string text;
-  std::getline(in, text);
-  std::istringstream fields(text.substr(std::min(text.size(), text.rfind(')') + 1)));
-  constexpr int before_times = 10;  // fields, from the parent's process id on (proc(5))
-  std::string state, ignored;
-  std::int64_t user = 0, kernel = 0;
-  fields >> state;
-  for (int i = 0; i < before_times; ++i) fields >> ignored;
-  fields >> user >> kernel;
-  return fields && state == "T" ? std::optional(user + kernel) : std::nullopt;
-}
 
 class Agent {
  public:
@@ -70,7 +49,7 @@ class Agent {
         run_(run_number()),
         identity_file_(state_file(".identity")),
         key_file_(state_file(".key")) {}
-  ~Agent() { end_all_workers(); }
+  ~Agent() { workers_.end_all(); }
   Agent(const Agent&) = delete;
   Agent& operator=(const Agent&) = delete;
 
@@ -78,18 +57,20 @@ class Agent {
     enrol_when_reachable();
     while (!ended_) {
       if (stop_requested() && !leave_until_) start_leaving();
-      if (leave_until_ && (workers_.empty() || !stream_ || seconds_until(*leave_until_) <= 0)) break;
+      if (leave_until_ && (has_no_worker() || !stream_ || seconds_until(*leave_until_) <= 0)) break;
       if (!stream_) connect();
       wait();
       if (stream_) take_messages();
       look_after_workers();
-      if (!stream_ && !workers_.empty() && seconds_since(driver_heard_) > options_.lease_s) {
+      if (!stream_ && (workers_.any() || !weights_of_.empty()) && seconds_since(driver_heard_) > options_.lease_s) {
         say("lease", fmt::format("the driver has been gone for {:.0f} s: the workers end", options_.lease_s));
-        end_all_workers();
+        weights_of_.clear();
+        workers_.kill_all();
       }
     }
     if (!ended_) say("left", "as asked");
-    end_all_workers();
+    weights_of_.clear();
+    workers_.end_all();
     if (stream_) stream_->flush();
     return ended_;
   }
@@ -190,6 +171,7 @@ class Agent {
     serve_weights();
     weights_.forget_told();
     send(AgentReport{options_.devices, fabric_ ? fabric_->address() : std::string(), weights_.address()});
+    workers_.tell_again();
     say("connected", fmt::format("to the deployment \"{}\" at {}, as {}", options_.invitation.group,
                                  options_.invitation.driver, options_.name));
   }
@@ -266,33 +248,31 @@ class Agent {
       throw Error(ErrorCode::peer, "a chunk that the model does not have");
   }
 
-  void start_fetch(LocalWorker& worker, std::uint64_t start, const std::vector<ChunkId>& chunks) {
-    worker.fetch_start = start;
-    worker.fetch = weights_.fetch(chunks, access());
+  void start_fetch(WorkerWeights& weights, std::uint64_t start, const std::vector<ChunkId>& chunks) {
+    weights.fetch_start = start;
+    weights.fetch = weights_.fetch(chunks, access());
   }
 
   void take(const StartWorker& asked) {
     offered(asked.device);  // or it is none of this machine
     check_chunks(asked.chunks);
-    end_worker(asked.device);
-    LocalWorker& worker = workers_[asked.device];
-    worker.start = asked.start;
+    workers_.end(asked.device);
+    WorkerWeights& weights = weights_of_[asked.device] = {.start = asked.start, .starts_then = true};
     if (!weights_.known()) return fail_start(asked.device, "the driver has not said which weights are served");
     if (weights_.has_own())
-      start_process(asked.device, worker);
+      start_worker(asked.device, weights);
     else
-      start_fetch(worker, asked.start, asked.chunks);
+      start_fetch(weights, asked.start, asked.chunks);
   }
 
   void take(const FetchWeights& asked) {
     check_chunks(asked.chunks);
-    const auto worker = workers_.find(asked.device);
-    if (worker == workers_.end() || !worker->second.process || !weights_.known())
+    if (!workers_.runs(asked.device) || !weights_.known())
       return send(WorkerEnded{asked.device, asked.start, 0, static_cast<int>(ErrorCode::peer), "it does not run"});
     if (weights_.has_own())
       send(Fetched{asked.device, asked.start, 0, 0});
     else
-      start_fetch(worker->second, asked.start, asked.chunks);
+      start_fetch(weights_of_[asked.device], asked.start, asked.chunks);
   }
 
   void take(const ProbeLinks& asked) {
@@ -302,8 +282,10 @@ class Agent {
   }
 
   void take(const EndWorker& end) {
-    const auto worker = workers_.find(end.device);
-    if (worker != workers_.end() && worker->second.start <= end.start) end_worker(end.device);
+    const auto weights = weights_of_.find(end.device);
+    if (weights == weights_of_.end() || weights->second.start > end.start) return;
+    weights_of_.erase(weights);
+    workers_.end(end.device);
   }
 
   void start_leaving() {
@@ -321,10 +303,12 @@ class Agent {
     throw Error(ErrorCode::peer, fmt::format("{} is not a device of this machine", device));
   }
 
-  void start_process(const std::string& device, LocalWorker& worker) {
+  bool has_no_worker() const { return workers_.none_left() && weights_of_.empty(); }
+
+  CallDriver call_of(const std::string& device, std::uint64_t start) const {
     CallDriver call{.driver = options_.invitation.driver,
                     .device = device,
-                    .start = worker.start,
+                    .start = start,
                     .model_folder = weights_.model().string(),
                     .threads = offered(device).threads,
                     .listen = listen_,
@@ -336,20 +320,23 @@ class Agent {
     call.certificate = identity.certificate;
     call.private_key = identity.key;
     call.authority = identity.authority;
-    try {
-      worker.process = std::make_unique<WorkerProcess>(options_.worker_program);
-      worker.process->send(encode(call));
-      send(WorkerStarted{device, worker.start, worker.process->process()});
-      say("worker", fmt::format("{} starts", device));
-    } catch (const Error& error) {
-      fail_start(device, error.what());
-    }
+    return call;
+  }
+
+  // It may be that the worker cannot start, and these weights are gone then.
+  void start_worker(const std::string& device, WorkerWeights& weights) {
+    weights.starts_then = false;
+    workers_.start(device, weights.start);
   }
 
   void fail_start(const std::string& device, const std::string& cause) {
     say("worker", fmt::format("{} cannot start: {}", device, cause));
-    send(WorkerEnded{device, workers_[device].start, 0, static_cast<int>(ErrorCode::peer), cause});
-    workers_.erase(device);
+    tell_of_worker(WorkerEnded{device, weights_of_.at(device).start, 0, static_cast<int>(ErrorCode::peer), cause});
+  }
+
+  void tell_of_worker(const AgentMessage& message) {
+    if (const auto* ended = std::get_if<WorkerEnded>(&message)) weights_of_.erase(ended->device);
+    send(message);
   }
 
   void look_after_workers() {
@@ -359,93 +346,37 @@ class Agent {
       send(*links);
       probe_.reset();
     }
+    workers_.look();
     std::vector<std::string> devices;
-    for (const auto& [device, worker] : workers_) devices.push_back(device);
-    for (const std::string& device : devices) {
-      LocalWorker& worker = workers_.at(device);
-      if (worker.process) look_after_process(device, worker);
-      if (const auto left = workers_.find(device); left != workers_.end() && left->second.fetch)
-        look_after_fetch(device, left->second);
-    }
+    for (const auto& [device, weights] : weights_of_) devices.push_back(device);
+    for (const std::string& device : devices)
+      if (const auto weights = weights_of_.find(device); weights != weights_of_.end() && weights->second.fetch)
+        look_after_fetch(device, weights->second);
   }
 
-  void look_after_fetch(const std::string& device, LocalWorker& worker) {
-    const FetchProgress progress = worker.fetch->progress();
+  void look_after_fetch(const std::string& device, WorkerWeights& weights) {
+    const FetchProgress progress = weights.fetch->progress();
     if (!progress.failure.empty()) {
-      if (!worker.process) return fail_start(device, progress.failure);
-      send(WorkerEnded{device, worker.fetch_start, 0, static_cast<int>(ErrorCode::peer), progress.failure});
-      return worker.fetch.reset();
+      if (weights.starts_then) return fail_start(device, progress.failure);
+      send(WorkerEnded{device, weights.fetch_start, 0, static_cast<int>(ErrorCode::peer), progress.failure});
+      return weights.fetch.reset();
     }
-    const bool news = progress.bytes < progress.of_bytes && seconds_since(worker.told) > progress_every_s;
+    const bool news = progress.bytes < progress.of_bytes && seconds_since(weights.told) > progress_every_s;
     if (!progress.done && !news) return;
-    worker.told = Clock::now();
-    Fetched fetched{device, worker.fetch_start, progress.bytes, progress.of_bytes};
+    weights.told = Clock::now();
+    Fetched fetched{device, weights.fetch_start, progress.bytes, progress.of_bytes};
     for (const auto& [source, bytes] : progress.from) fetched.from.push_back({source, bytes});
     send(fetched);
     if (!progress.done) return;
-    worker.fetch.reset();
-    if (!worker.process) start_process(device, worker);
-  }
-
-  void look_after_process(const std::string& device, LocalWorker& worker) {
-    try {
-      worker.process->flush();
-      for (const Message& message : worker.process->receive())
-        if (const auto* failure = std::get_if<Failure>(&message)) worker.last_words = failure->message;
-    } catch (const Error&) {
-      // How it ends says enough.
-    }
-    const auto exit = worker.process->exit();
-    if (!exit) return end_if_stopped(device, worker);
-    const bool killed = exit->how == WorkerExit::How::signal;
-    say("worker",
-        fmt::format("{} {}{}", device, exit->text(), worker.last_words.empty() ? "" : ": " + worker.last_words));
-    send(WorkerEnded{device, worker.start, killed ? exit->number : 0, killed ? 0 : exit->number, worker.last_words});
-    workers_.erase(device);
-  }
-
-  // Before it has called the driver, no other process would notice.
-  void end_if_stopped(const std::string& device, LocalWorker& worker) const {
-    const auto at = stopped_at(worker.process->process());
-    if (at != std::exchange(worker.stopped_at, at)) worker.stopped_since = Clock::now();
-    if (!at || seconds_since(worker.stopped_since) < stopped_s) return;
-    say("worker", fmt::format("{} has been stopped for {:.0f} s: it is ended", device, stopped_s));
-    worker.process->kill();
-  }
-
-  void end_worker(const std::string& device) {
-    const auto found = workers_.find(device);
-    if (found == workers_.end()) return;
-    end_process(found->second);
-    workers_.erase(found);
-  }
-
-  static void end_process(LocalWorker& worker) {
-    worker.fetch.reset();
-    if (!worker.process) return;
-    // Its control connection has ended: it leaves by itself, unless it is stopped or in a long computation.
-    const Instant until = deadline_in(worker_grace_s);
-    while (!worker.process->exit() && seconds_until(until) > 0) {
-      auto events = worker.process->events();
-      ::poll(events.data(), events.size(), 20);
-      worker.process->receive();
-    }
-    worker.process.reset();
-  }
-
-  void end_all_workers() {
-    for (auto& [device, worker] : workers_)
-      if (worker.process) worker.process->kill();
-    workers_.clear();
+    weights.fetch.reset();
+    if (weights.starts_then) start_worker(device, weights);
   }
 
   void wait() {
     std::vector<pollfd> waiting{{wake_.descriptor(), POLLIN, 0}};
     if (!leave_until_) waiting.push_back({stop_, POLLIN, 0});
     if (stream_) waiting.push_back({stream_->descriptor(), stream_->events(), 0});
-    for (const auto& [device, worker] : workers_)
-      if (worker.process)
-        for (const pollfd& event : worker.process->events()) waiting.push_back(event);
+    workers_.add_events(waiting);
     constexpr int look_every_ms = 200;
     ::poll(waiting.data(), waiting.size(), stream_ && stream_->pending() ? 0 : look_every_ms);
   }
@@ -470,7 +401,15 @@ class Agent {
                          .model = options_.model,
                          .report = [this](const std::string& detail) { say("weights", detail); }},
                         wake_};
-  std::map<std::string, LocalWorker> workers_;
+  std::map<std::string, WorkerWeights> weights_of_;  // by device: of a worker that is there, or is to be
+  GpuWatch gpus_{options_.gpus, wake_};
+  LocalWorkers workers_{
+      {.program = options_.worker_program,
+       .patience_s = options_.patience_s,
+       .call = [this](const std::string& device, std::uint64_t start) { return call_of(device, start); },
+       .tell = [this](const AgentMessage& message) { tell_of_worker(message); },
+       .say = [this](const std::string& what, const std::string& detail) { say(what, detail); }},
+      gpus_};
 };
 
 }  // namespace

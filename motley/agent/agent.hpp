@@ -10,7 +10,9 @@
 #include <vector>
 
 #include "motley/agent/agent_messages.hpp"
+#include "motley/agent/gpu_watch.hpp"
 #include "motley/agent/invitation.hpp"
+#include "motley/workers/worker_handle.hpp"
 
 namespace motley {
 
@@ -18,13 +20,15 @@ struct AgentOptions {
   Invitation invitation;
   std::string name;  // of this machine, told from all others
   std::vector<OfferedDevice> devices;
+  GpuWatchOptions gpus = {};             // those of the devices that are GPUs
   std::filesystem::path worker_program;  // motley-worker, in motley's folder
   std::filesystem::path cache;           // of weights
   std::uint64_t cache_bytes = std::uint64_t{256} << 30;
-  std::filesystem::path state;  // a folder that tells an agent that is started again from another machine's
-  std::filesystem::path model;  // the model's own folder or GGUF file on this machine, if there is one
-  double lease_s = 30;          // without the driver, until the workers are ended
-  bool relayed = false;         // others reach this machine by the link's relay alone
+  std::filesystem::path state;   // a folder that tells an agent that is started again from another machine's
+  std::filesystem::path model;   // the model's own folder or GGUF file on this machine, if there is one
+  double lease_s = 30;           // without the driver, until the workers are ended
+  double patience_s = killed_s;  // for a worker that was killed to end
+  bool relayed = false;          // others reach this machine by the link's relay alone
   std::function<void(const std::string& what, const std::string& detail)> report = {};
 };
 

@@ -3,9 +3,10 @@
 // and a number that tells this agent from an earlier one that is not known to be gone.
 //
 // Order: the agent sends AgentReport; the driver sends Weights, and from then on StartWorker, FetchWeights and
-// EndWorker as plans change; the agent answers with Fetched, WorkerStarted, WorkerEnded and ProbedLinks. Agents tell
-// which chunks of weights they hold (HeldChunks), and are told who else holds which (WeightsSources). Both send Alive
-// when they have nothing else to say. Leave of an agent and End of a driver are the last message on a connection.
+// EndWorker as plans change; the agent answers with Fetched, WorkerStarted, WorkerEnded and ProbedLinks. It tells which
+// of its devices cannot be used (DeviceState). Agents tell which chunks of weights they hold (HeldChunks), and are told
+// who else holds which (WeightsSources). Both send Alive when they have nothing else to say. Leave of an agent and End
+// of a driver are the last message on a connection.
 #pragma once
 
 #include <cstdint>
@@ -151,6 +152,14 @@ struct WorkerEnded {
   bool operator==(const WorkerEnded&) const = default;
 };
 
+// A device cannot be used any more, or can again; the same again where the agent connects again. Until then it is not
+// planned with, and no worker starts there.
+struct DeviceState {
+  std::string device;
+  std::string cause;  // why it is out of service; empty: it is in service
+  bool operator==(const DeviceState&) const = default;
+};
+
 struct AgentAlive {
   bool operator==(const AgentAlive&) const = default;
 };
@@ -163,7 +172,7 @@ struct End {
 
 using AgentMessage =
     std::variant<AgentReport, Weights, StartWorker, EndWorker, Fetched, WorkerStarted, WorkerEnded, ProbeLinks,
-                 ProbedLinks, AgentAlive, Leave, End, FetchWeights, HeldChunks, WeightsSources, BadSource>;
+                 ProbedLinks, AgentAlive, Leave, End, FetchWeights, HeldChunks, WeightsSources, BadSource, DeviceState>;
 
 // On a connection to the service `weights`, of the driver or of an agent: the caller asks, the answer is the chunk's
 // bytes, or nothing where it is not there or cannot be read.

@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <limits>
 
 #include "motley/plan/served.hpp"
 #include "motley/workers/launch.hpp"
@@ -30,6 +31,8 @@ std::shared_ptr<const ServePlan> checked(ServePlan plan, const ServePlan& before
                       "give a plan for the same model");
   return next;
 }
+
+constexpr double without_end_s = std::numeric_limits<double>::infinity();  // that a device is away
 
 bool uses_any(const ServePlan& plan, const std::set<std::string>& devices) {
   return std::ranges::any_of(worker_devices(plan), [&](const std::string& device) { return devices.contains(device); });
@@ -61,7 +64,8 @@ std::set<std::string> DeploymentState::lost_devices() const {
 std::optional<double> DeploymentState::returns_s() const {
   std::optional<double> first_s;
   if (phase_ == DeploymentPhase::serving)
-    for (const auto& [device, until_s] : lost_) first_s = std::min(first_s.value_or(until_s), until_s);
+    for (const auto& [device, until_s] : lost_)
+      if (until_s < without_end_s) first_s = std::min(first_s.value_or(until_s), until_s);
   return first_s;
 }
 
@@ -149,7 +153,9 @@ void DeploymentState::lose(const std::string& device, double now_s) {
   lost_[device] = now_s + restart_.away_s * std::exp2(std::min(times, most_doublings));
 }
 
-void DeploymentState::return_lost(double now_s) {
+void DeploymentState::return_lost(double now_s, const std::map<std::string, std::string>& out_of_service) {
+  for (auto& [device, until_s] : lost_)
+    if (out_of_service.contains(device)) until_s = without_end_s;
   const auto returned = std::erase_if(lost_, [&](const auto& device) { return device.second <= now_s; });
   if (returned == 0 || phase_ != DeploymentPhase::serving || plan_ == asked_ || uses_any(*asked_, lost_devices()))
     return;

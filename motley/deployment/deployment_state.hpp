@@ -86,9 +86,10 @@ class DeploymentState {
   void lost(const WorkerLoss& loss, double now_s = 0);
   // A request got a token: earlier deaths count no more.
   void produced() { deaths_.clear(); }
-  // Devices that have been away long enough count as there again. Where the plan that was asked for last does with
-  // them: serving -> pausing, and it takes effect.
-  void return_lost(double now_s);
+  // Devices that have been away long enough count as there again, but for those that are out of service: only another
+  // plan brings these back. Where the plan that was asked for last does with them: serving -> pausing, and it takes
+  // effect.
+  void return_lost(double now_s, const std::map<std::string, std::string>& out_of_service = {});
   // Another plan is to take effect: -> pausing, or at once where there are no workers: -> loading. A plan that still
   // waits is replaced; devices of the new plan count as there again. Throws an input error for a plan that cannot be
   // served or is for another model, and the failure where the phase is `failed`.

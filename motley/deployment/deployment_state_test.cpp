@@ -371,6 +371,23 @@ TEST(WaitingDeployment, ADeviceThatIsLostAgainBeforeItServesIsAwayTwiceAsLong) {
   EXPECT_EQ(deployment.returns_s(), now_s + 60);
 }
 
+TEST(WaitingDeployment, ADeviceThatIsOutOfServiceIsAwayWithoutAnEnd) {
+  const ServePlan whole = toy_plan({{1, 1, 1}});
+  DeploymentState deployment = serving(whole, over_the_rest(whole), waits);
+  deployment.lost(loss_of("box/1"), 10);
+  serve(deployment);
+  EXPECT_EQ(deployment.returns_s(), 70);
+  deployment.return_lost(70, {{"box/1", "the driver has lost the GPU"}});
+  EXPECT_EQ(deployment.phase(), DeploymentPhase::serving);
+  EXPECT_FALSE(deployment.returns_s());
+  deployment.return_lost(1e9);
+  EXPECT_EQ(deployment.lost_devices(), std::set<std::string>{"box/1"});
+  deployment.change_to(whole);  // it works again
+  serve(deployment);
+  EXPECT_TRUE(deployment.lost_devices().empty());
+  EXPECT_EQ(worker_devices(*deployment.plan()), worker_devices(whole));
+}
+
 TEST(WaitingDeployment, BeforeTheFirstPlanServesOnlyWhatAWorkerSaysIsFinal) {
   const ServePlan whole = toy_plan({{1, 1}});
   const WorkerLoss no_memory{Error(ErrorCode::limit, "it does not fit"), {"box/0"}};

@@ -1,6 +1,7 @@
 // The machines of a deployment, as far as the plan that it runs depends on them.
 #pragma once
 
+#include <map>
 #include <set>
 #include <string>
 #include <vector>
@@ -30,6 +31,9 @@ class Machines {
   virtual Cluster offered(const std::set<std::string>& without) const = 0;
   // Names of those that are connected and want to leave.
   virtual std::set<std::string> leaving() const = 0;
+  // Devices of those that are connected that cannot be used for now, with the cause. offered() has them, too: a name
+  // stays a device's own.
+  virtual std::map<std::string, std::string> out_of_service() const = 0;
   // A descriptor that is readable from a change of these until clear_changed().
   virtual int changed() const = 0;
   virtual void clear_changed() = 0;

@@ -62,6 +62,15 @@ class ToyMachines final : public Machines {
     leaving_.insert(name);
     changed_.notify();
   }
+  // `cause` empty: it is in service again.
+  void set_out_of_service(const std::string& device, const std::string& cause) {
+    const std::lock_guard lock(mutex_);
+    if (cause.empty())
+      out_of_service_.erase(device);
+    else
+      out_of_service_[device] = cause;
+    changed_.notify();
+  }
   std::vector<std::set<std::string>> measurements() const {
     const std::lock_guard lock(mutex_);
     return measurements_;
@@ -76,6 +85,10 @@ class ToyMachines final : public Machines {
   std::set<std::string> leaving() const override {
     const std::lock_guard lock(mutex_);
     return leaving_;
+  }
+  std::map<std::string, std::string> out_of_service() const override {
+    const std::lock_guard lock(mutex_);
+    return out_of_service_;
   }
   int changed() const override { return changed_.descriptor(); }
   void clear_changed() override { changed_.clear(); }
@@ -98,6 +111,7 @@ class ToyMachines final : public Machines {
   mutable std::mutex mutex_;
   std::map<std::string, int> devices_;
   std::set<std::string> leaving_;
+  std::map<std::string, std::string> out_of_service_;
   std::vector<MachineLink> links_;
   std::vector<std::set<std::string>> measurements_;
   Wakeup changed_;

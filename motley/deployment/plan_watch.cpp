@@ -11,6 +11,7 @@
 #include "motley/base/clock.hpp"
 #include "motley/base/error.hpp"
 #include "motley/base/units.hpp"
+#include "motley/workers/launch.hpp"
 
 namespace motley {
 namespace {
@@ -55,11 +56,15 @@ double PlanWatch::look(bool changed) {
   return due_s_ ? std::clamp(*due_s_ - now_s, 0.0, look_s) : look_s;
 }
 
-// A machine that the plan uses wants to leave, or nothing is served. After a loss the driver itself asks for a plan.
+// A machine that the plan uses wants to leave, a device of it cannot be used any more, or nothing is served. After a
+// loss the driver itself asks for a plan.
 bool PlanWatch::must_move(const DeploymentStatus& status) const {
   const std::set<std::string> used = machines_of(*status.plan);
+  const std::map<std::string, std::string> out_of_service = machines_.out_of_service();
   return status.phase == DeploymentPhase::down ||
-         std::ranges::any_of(machines_.leaving(), [&](const std::string& name) { return used.contains(name); });
+         std::ranges::any_of(machines_.leaving(), [&](const std::string& name) { return used.contains(name); }) ||
+         std::ranges::any_of(worker_devices(*status.plan),
+                             [&](const std::string& device) { return out_of_service.contains(device); });
 }
 
 bool PlanWatch::looks_for_slow(const DeploymentStatus& status) {

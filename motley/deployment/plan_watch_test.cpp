@@ -112,6 +112,29 @@ TEST_F(PlanWatchTest, OneThatThePlanDoesNotUseLeavesWithoutHaste) {
   EXPECT_THAT(changes_, IsEmpty());
 }
 
+TEST_F(PlanWatchTest, ADeviceThatIsOutOfServiceIsPlannedAroundAtOnceAndComesBackWhereThatPays) {
+  machines_.set_out_of_service("b/0", "the driver has lost the GPU");
+  promise(0.1);
+  look(10, true);
+  EXPECT_EQ(last_change(), Names{"a"});
+  status_.plan = std::make_shared<const ServePlan>(changes_.back());
+  machines_.set_out_of_service("b/0", "");
+  promise(2);
+  EXPECT_EQ(look(10, true), 1);
+  EXPECT_EQ(changes_.size(), 1u);
+  look(1);
+  EXPECT_EQ(last_change(), (Names{"a", "b"}));
+}
+
+TEST_F(PlanWatchTest, OneThatThePlanDoesNotUseIsOutOfServiceWithoutHaste) {
+  machines_.join("c");
+  machines_.set_out_of_service("c/0", "the driver has lost the GPU");
+  promise(0.1);
+  look(10, true);
+  look(1);
+  EXPECT_THAT(changes_, IsEmpty());
+}
+
 TEST_F(PlanWatchTest, WhereNothingFitsThatIsSaidAndThePlanGoesOn) {
   machines_.ask_to_leave("b");
   search_.fail();

@@ -41,7 +41,8 @@ Cluster SparePlans::to_plan_with(Cluster offered) const {
 }
 
 // A machine that has lost all devices is as one that has left: the loss of it may show either way.
-SparePlans::Question SparePlans::question(const std::set<std::string>& lost) const {
+SparePlans::Question SparePlans::question(std::set<std::string> lost) const {
+  for (const auto& [device, cause] : machines_.out_of_service()) lost.insert(device);
   Cluster offered = machines_.offered({});
   std::set<std::string> there = names_of(offered.machines), gone = there;
   for (const Device& device : offered.devices)

@@ -74,7 +74,7 @@ class SparePlans {
     bool was_spare = false;
   };
 
-  Question question(const std::set<std::string>& lost) const;
+  Question question(std::set<std::string> lost) const;  // with those that are out of service
   ServeOutcome answer(const Question& question, bool quiet, const ServePlan* before) const;
   Planned planned(const ServePlan& before, const std::set<std::string>& lost) const;
   Cluster to_plan_with(Cluster offered) const;

@@ -65,6 +65,22 @@ TEST_F(SparePlansTest, AtALossTheSparePlanIsTakenHoweverItShows) {
                                          StartsWith("plan: without what was lost, as prepared: ")));
 }
 
+TEST_F(SparePlansTest, ADeviceThatIsOutOfServiceIsInNoPlanUntilItReturns) {
+  machines_.join("d");
+  SparePlans plans = plans_with();
+  const ServePlan before = *plans.plan(true).plan;
+  plans.make_spares(before, {}, never_stopped);
+  const std::size_t searches = search_.searches();
+  machines_.set_out_of_service("c/0", "the driver has lost the GPU");
+  const std::set<std::string> others{"a", "b", "d"};
+  EXPECT_EQ(machines_of(*plans.plan_again(before).plan), others);
+  EXPECT_EQ(machines_of(*plans.after_loss(before, {"c/0"})), others);
+  EXPECT_EQ(search_.searches(), searches) << "the spare plan for its loss serves";
+  EXPECT_EQ(machines_of(*plans.after_loss(before, {"d/0"})), (std::set<std::string>{"a", "b"}));
+  machines_.set_out_of_service("c/0", "");
+  EXPECT_EQ(machines_of(*plans.plan_again(before).plan), (std::set<std::string>{"a", "b", "c", "d"}));
+}
+
 TEST_F(SparePlansTest, SparesOfAnotherPlanOrOtherMachinesAreNotTaken) {
   SparePlans plans = plans_with();
   const ServePlan before = *plans.plan(true).plan;

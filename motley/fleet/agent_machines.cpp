@@ -35,7 +35,7 @@ std::vector<MachineStatus> AgentMachines::list() const {
     const std::lock_guard lock(state_->mutex);
     for (const MachinesState::Agent& agent : state_->agents)
       if (agent.report && !agent.leaving && !agent.gone)
-        all.push_back({agent.name, agent.address, agent.report->devices});
+        all.push_back({agent.name, agent.address, agent.report->devices, agent.out_of_service});
   }
   std::ranges::sort(all, {}, &MachineStatus::name);
   return all;
@@ -53,6 +53,11 @@ std::set<std::string> AgentMachines::leaving() const {
   for (const MachinesState::Agent& agent : state_->agents)
     if (agent.leaving && !agent.gone) names.insert(agent.name);
   return names;
+}
+
+std::map<std::string, std::string> AgentMachines::out_of_service() const {
+  const std::lock_guard lock(state_->mutex);
+  return state_->out_of_service();
 }
 
 void AgentMachines::drain(const std::string& name) {

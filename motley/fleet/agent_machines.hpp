@@ -3,6 +3,7 @@
 
 #include <filesystem>
 #include <functional>
+#include <map>
 #include <memory>
 #include <set>
 #include <string>
@@ -33,6 +34,7 @@ class AgentMachines final : public Machines, public Fleet {
   std::vector<MachineStatus> list() const;
   Cluster offered(const std::set<std::string>& without) const override;  // as list() and links()
   std::set<std::string> leaving() const override;
+  std::map<std::string, std::string> out_of_service() const override;
   // As if this member had asked to leave; it stays connected. Throws an input error where there is no such member.
   void drain(const std::string& name);
   // Ends the connection to this member, if there is one, as if it were lost. `objection` keeps it out.

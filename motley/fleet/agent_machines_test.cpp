@@ -6,6 +6,7 @@
 
 #include <cmath>
 #include <future>
+#include <map>
 #include <mutex>
 #include <set>
 
@@ -239,6 +240,40 @@ TEST_F(AgentMachinesTest, ShowsThatItIsAlive) {
   EXPECT_EQ(decode_agent(*bytes), AgentMessage(AgentAlive{}));
 }
 
+// ---- devices that are out of service ----
+
+TEST_F(AgentMachinesTest, ADeviceIsOutOfServiceUntilItsAgentSaysOtherwise) {
+  HandAgent box(machines_, "box");
+  box.report(2);
+  ASSERT_TRUE(become({"box"}));
+  for (int i = 0; i < 100; ++i) box.send(DeviceState{"box/1", "the driver has lost the GPU"});
+  EXPECT_TRUE(tells("device: box/1 is out of service: the driver has lost the GPU"));
+  const std::map<std::string, std::string> lost{{"box/1", "the driver has lost the GPU"}};
+  EXPECT_EQ(machines_.out_of_service(), lost);
+  EXPECT_EQ(machines_.list().at(0).out_of_service, lost);
+  EXPECT_EQ(machines_.list().at(0).devices.size(), 2u) << "names stay";
+  box.send(DeviceState{"box/1", ""});
+  EXPECT_TRUE(tells("device: box/1 is in service again"));
+  EXPECT_TRUE(machines_.out_of_service().empty());
+  box.send(DeviceState{"box/0", std::string(50'000, 'x')});
+  EXPECT_TRUE(tells("device: box/0 is out of service: xxx"));
+  EXPECT_EQ(told_.lines().size(), 4u) << "what it says twice is told once";
+  EXPECT_LT(machines_.out_of_service().at("box/0").size(), 1000u);
+}
+
+TEST_F(AgentMachinesTest, NewsOfADeviceThatAMachineDoesNotOfferBreakTheProtocol) {
+  for (const std::string device : {"box/1", "attic/0", "box", "box/00", ""}) {
+    HandAgent agent(machines_, "box");
+    agent.report();
+    agent.send(DeviceState{device, "gone"});
+    EXPECT_TRUE(agent.has_ended()) << device;
+  }
+  HandAgent early(machines_, "box");
+  early.send(DeviceState{"box/0", "gone"});
+  EXPECT_TRUE(early.has_ended());
+  EXPECT_TRUE(machines_.out_of_service().empty());
+}
+
 // ---- weights ----
 
 TEST_F(AgentMachinesTest, EveryAgentHearsWhichWeightsAreServed) {
@@ -470,6 +505,16 @@ TEST_F(MachineWorkersTest, AreStartedByTheirAgentsAndLaunchedByTheDriver) {
   workers.clear();
   EXPECT_EQ(left_->receive<EndWorker>(), (EndWorker{"left/1", 1}));
   EXPECT_EQ(right_->receive<EndWorker>(), (EndWorker{"right/0", 1}));
+}
+
+TEST_F(MachineWorkersTest, NoWorkerStartsOnADeviceThatIsOutOfService) {
+  right_->send(DeviceState{"right/0", "the driver has lost the GPU"});
+  ASSERT_TRUE(tells("device: right/0 is out of service"));
+  auto started = start();
+  const WorkerLoss loss = loss_of(started);
+  EXPECT_STREQ(loss.cause.what(), "right/0 is out of service: the driver has lost the GPU");
+  EXPECT_EQ(loss.devices, std::vector<std::string>{"right/0"});
+  EXPECT_TRUE(loss.gone) << "to try again would not help";
 }
 
 // A member that repeats itself: each is told once, and what is more than there is ends it.

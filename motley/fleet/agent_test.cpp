@@ -4,14 +4,19 @@
 
 #include <gmock/gmock.h>
 #include <poll.h>
+#include <sys/ptrace.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
+#include <unistd.h>
 
+#include <array>
+#include <csignal>
 #include <deque>
 #include <fstream>
 #include <future>
 #include <mutex>
 
+#include "motley/agent/gpu_state_test.hpp"
 #include "motley/checkpoint/chunk_cache.hpp"
 #include "motley/checkpoint/large_model_test.hpp"
 #include "motley/comm/net/deadline_test.hpp"
@@ -623,6 +628,127 @@ TEST_F(DrivenAgentTest, IsKnownAgainByItsFolder) {
   AgentOptions other = options();
   other.name = "attic";
   EXPECT_NE(word_of(other), word);
+}
+
+// ---- what cannot be ended or used ----
+
+// As where a call to the driver of a lost device does not return: the end of a process that another process traces is
+// not told to its parent, until that lets go of it.
+class Tracer {
+ public:
+  explicit Tracer(pid_t traced) {
+    std::array<int, 2> ready{};
+    EXPECT_EQ(::pipe(ready.data()), 0);
+    process_ = ::fork();
+    if (process_ == 0) {
+      const char traces = ::ptrace(PTRACE_SEIZE, traced, nullptr, nullptr) == 0 ? 1 : 0;
+      if (::write(ready[1], &traces, 1) == 1) ::pause();
+      ::_exit(0);
+    }
+    char traces = 0;
+    EXPECT_EQ(::read(ready[0], &traces, 1), 1);
+    traces_ = traces == 1;
+    for (const int end : ready) ::close(end);
+  }
+  ~Tracer() { let_go(); }
+  Tracer(const Tracer&) = delete;
+  Tracer& operator=(const Tracer&) = delete;
+
+  bool traces() const { return traces_; }
+  void let_go() {
+    if (process_ < 0) return;
+    ::kill(process_, SIGKILL);
+    ::waitpid(std::exchange(process_, -1), nullptr, 0);
+  }
+
+ private:
+  pid_t process_ = -1;
+  bool traces_ = false;
+};
+
+class WatchingAgentTest : public DrivenAgentTest {
+ protected:
+  AgentOptions options() {
+    AgentOptions watching = DrivenAgentTest::options();
+    watching.devices.push_back(watching.devices.front());
+    watching.patience_s = 0.3;
+    watching.gpus = {.gpus = {{"box/0", "GPU-0"}, {"box/1", "GPU-1"}}, .library = MOTLEY_NVML_STUB, .poll_s = 0.02};
+    return watching;
+  }
+  std::unique_ptr<BlockingMessageStream> connect() {
+    auto [stream, word] = driver_.next();
+    HandDriver::receive<AgentReport>(*stream);
+    HandDriver::send(*stream, Weights{manifest_});
+    return std::move(stream);
+  }
+  // The next message that is not about weights.
+  template <class M>
+  static M next(BlockingMessageStream& stream) {
+    for (;;) {
+      const auto bytes = stream.receive(soon());
+      if (!bytes) throw Error(ErrorCode::peer, "it has closed the connection");
+      const AgentMessage message = decode_agent(*bytes);
+      if (const auto* asked = std::get_if<M>(&message)) return *asked;
+      if (!std::holds_alternative<AgentAlive>(message) && !std::holds_alternative<Fetched>(message))
+        throw Error(ErrorCode::peer, "another message");
+    }
+  }
+  static WorkerStarted start(BlockingMessageStream& stream, const std::string& device, std::uint64_t number) {
+    HandDriver::send(stream, StartWorker{device, number, {}});
+    return next<WorkerStarted>(stream);
+  }
+
+  GpuStateFile gpus_{2};
+};
+
+TEST_F(WatchingAgentTest, AWorkerThatCannotBeEndedTakesItsDeviceAlone) {
+  const RunningAgent agent(options());
+  const auto stream = connect();
+  Tracer tracer(start(*stream, "box/0", 1).process);
+  if (!tracer.traces()) GTEST_SKIP() << "no process may trace another here";
+  HandDriver::send(*stream, StartWorker{"box/0", 2, {}});
+  start(*stream, "box/1", 3);  // meanwhile
+  const auto state = next<DeviceState>(*stream);
+  EXPECT_EQ(state.device, "box/0");
+  EXPECT_THAT(state.cause, HasSubstr("cannot be ended"));
+  for (const std::uint64_t number : {2, 4}) {
+    if (number == 4) HandDriver::send(*stream, StartWorker{"box/0", number, {}});
+    const auto ended = next<WorkerEnded>(*stream);
+    EXPECT_EQ(ended.start, number);
+    EXPECT_THAT(ended.cause, HasSubstr("out of service: process "));
+  }
+  next<AgentAlive>(*stream);
+  tracer.let_go();
+  EXPECT_EQ(next<DeviceState>(*stream), (DeviceState{"box/0", ""}));
+  start(*stream, "box/0", 5);
+}
+
+TEST_F(WatchingAgentTest, AWorkerWaitsForTheMemoryOfTheOneBeforeIt) {
+  const RunningAgent agent(options());
+  const auto stream = connect();
+  const int process = start(*stream, "box/0", 1).process;
+  gpus_.set(0, "processes", Value::array({process})).set(0, "free_bytes", 1 << 20);
+  ::kill(process, SIGKILL);
+  EXPECT_EQ(next<WorkerEnded>(*stream).signal, SIGKILL);
+  HandDriver::send(*stream, StartWorker{"box/0", 2, {}});
+  EXPECT_EQ(start(*stream, "box/1", 3).start, 3u) << "the other is asked for first, and waits";
+  gpus_.set(0, "processes", Value::array()).set(0, "free_bytes", std::int64_t{20} << 30);
+  EXPECT_EQ(next<WorkerStarted>(*stream).start, 2u);
+}
+
+TEST_F(WatchingAgentTest, ADeviceThatIsLostIsToldToEveryDriver) {
+  const RunningAgent agent(options());
+  auto stream = connect();
+  gpus_.set(1, "error", 15);
+  const auto lost = next<DeviceState>(*stream);
+  EXPECT_EQ(lost.device, "box/1");
+  EXPECT_THAT(lost.cause, HasSubstr("the driver has lost the GPU"));
+  HandDriver::send(*stream, StartWorker{"box/1", 1, {}});
+  EXPECT_THAT(next<WorkerEnded>(*stream).cause, HasSubstr("out of service: the driver has lost the GPU"));
+  stream.reset();
+  stream = connect();
+  EXPECT_EQ(next<DeviceState>(*stream), lost);
+  start(*stream, "box/0", 2);
 }
 
 // ---- its own copy of the model ----

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <functional>
+#include <map>
 #include <string>
 #include <vector>
 
@@ -16,6 +17,7 @@ struct MachineStatus {
   std::string name;  // of the machine
   std::string address;
   std::vector<OfferedDevice> devices;
+  std::map<std::string, std::string> out_of_service = {};  // those of them that cannot be used for now, and why
   bool operator==(const MachineStatus&) const = default;
 };
 

@@ -48,6 +48,7 @@ struct MachinesState {
     std::optional<WeightsSources> sources = {};  // as it was told
     std::set<std::string> bad_sources = {};      // that it has told of
     MessageBudget budget = {};
+    std::map<std::string, std::string> out_of_service = {};  // devices, and why
     bool leaving = false, gone = false;
   };
   using WorkerKey = std::pair<std::string, std::uint64_t>;  // device and start
@@ -381,6 +382,29 @@ struct MachinesState {
                                    : WorkerExit{WorkerExit::How::code, ended.code});
   }
 
+  void take(Agent& agent, const DeviceState& state) {
+    bool is_offered = false;
+    for (std::size_t slot = 0; agent.report && slot < agent.report->devices.size(); ++slot)
+      is_offered = is_offered || state.device == fmt::format("{}/{}", agent.name, slot);
+    if (!is_offered) throw Error(ErrorCode::peer, "news of a device that it does not offer");
+    const std::string cause = state.cause.substr(0, most_cause_bytes);
+    const auto known = agent.out_of_service.find(state.device);
+    if ((known == agent.out_of_service.end() ? std::string() : known->second) == cause) return;
+    if (cause.empty())
+      agent.out_of_service.erase(known);
+    else
+      agent.out_of_service[state.device] = cause;
+    say("device", cause.empty() ? fmt::format("{} is in service again", state.device)
+                                : fmt::format("{} is out of service: {}", state.device, cause));
+    changed.notify();
+  }
+  std::map<std::string, std::string> out_of_service() const {
+    std::map<std::string, std::string> all;
+    for (const Agent& agent : agents)
+      if (!agent.gone) all.insert(agent.out_of_service.begin(), agent.out_of_service.end());
+    return all;
+  }
+
   void run(const std::stop_token& stop) {
     while (!stop.stop_requested()) {
       std::vector<pollfd> waiting{{wake.descriptor(), POLLIN, 0}};
@@ -460,6 +484,11 @@ struct MachinesState {
                       const std::vector<std::string>& starting) {
     const std::lock_guard lock(mutex);
     if (ending) throw WorkersNotStarted({Error(ErrorCode::interrupted, "the deployment is ending")});
+    const std::map<std::string, std::string> cannot_be_used = out_of_service();
+    for (const std::string& device : starting)
+      if (const auto out = cannot_be_used.find(device); out != cannot_be_used.end())
+        throw WorkersNotStarted(
+            {Error(ErrorCode::peer, fmt::format("{} is out of service: {}", device, out->second)), {device}, true});
     for (const std::string& device : devices) {
       if (const auto ended = failed_starts.find({device, start}); ended != failed_starts.end())
         throw WorkersNotStarted(

@@ -14,7 +14,9 @@ Value answer_of_a_server() {
   return parse_json(R"({"state": "serving", "epoch": 2, "uptime_s": 90, "failure": null, "held": 1,
     "generated_tokens": 10, "prompt_tokens": 20, "routes": [{"waiting": 1, "running": 2}, {"waiting": 3, "running": 4}],
     "plan": {"model": {"name": "tales"}, "predicted": {"tokens_per_s": 100}},
-    "members": [{"name": "attic", "address": "10.0.0.5", "devices": [{"memory_bytes": 1024}, {"memory_bytes": 1024}]}],
+    "members": [{"name": "attic", "address": "10.0.0.5", "devices": [
+       {"device": "attic/0", "memory_bytes": 1024, "out_of_service": null},
+       {"device": "attic/1", "memory_bytes": 1024, "out_of_service": "the driver has lost the GPU"}]}],
     "if_lost": [{"machine": "attic", "fits": false},
                 {"device": "box/1", "fits": true, "tokens_per_s": 50, "loaded_bytes": 2048}],
     "workers": [{"device": "box/1", "stage": "r0/s0", "rank": 0, "process": 77, "busy_share": 0.5,
@@ -36,7 +38,8 @@ TEST(StatusReport, ShowsPlanRequestsMachinesAndWorkers) {
   const std::string text = status_report(answer_of_a_server());
   EXPECT_THAT(text, HasSubstr("model     tales\nstate     serving, plan number 2, up for 90"));
   EXPECT_THAT(text, HasSubstr("requests  6 running, 4 waiting, 1 held until a plan takes effect\n"));
-  EXPECT_THAT(text, HasSubstr("machines  1 machine\n  attic at 10.0.0.5, 2.00 KiB\n"));
+  EXPECT_THAT(text, HasSubstr("machines  1 machine\n  attic at 10.0.0.5, 2.00 KiB\n"
+                              "    attic/1 is out of service: the driver has lost the GPU\n"));
   EXPECT_THAT(text, HasSubstr("does not fit"));
   EXPECT_THAT(text, HasSubstr("50%"));
   EXPECT_THAT(text, HasSubstr("box/1   r0/s0     0       77   50%  4.00 KiB\n"));

@@ -270,7 +270,7 @@ struct Driver::Impl {
     look_after_preparation();
     look_after_standby();
     if (const auto returns_s = deployment.returns_s(); returns_s && *returns_s <= seconds_since(start))
-      apply([&](DeploymentState& next) { next.return_lost(seconds_since(start)); });
+      apply([&](DeploymentState& next) { next.return_lost(seconds_since(start), fleet.out_of_service()); });
     if (deployment.phase() == DeploymentPhase::loading && workers && workers->ready()) {
       apply([](DeploymentState& next) { next.loaded(); });
       const std::lock_guard lock(mutex);

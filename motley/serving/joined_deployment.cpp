@@ -33,7 +33,10 @@ Value members_value(const std::vector<MachineStatus>& members) {
     Value::Array devices;
     for (std::size_t slot = 0; slot < member.devices.size(); ++slot) {
       const OfferedDevice& device = member.devices[slot];
+      const auto out = member.out_of_service.find(device_name(member, slot));
+      const Value cause = out == member.out_of_service.end() ? Value() : Value(out->second);
       devices.push_back(Value::object({{"device", device_name(member, slot)},
+                                       {"out_of_service", cause},
                                        {"type", device.kind},
                                        {"memory_bytes", device.memory_bytes},
                                        {"bytes_per_s", device.bytes_per_s},

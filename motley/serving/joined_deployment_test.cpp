@@ -167,6 +167,22 @@ TEST_F(JoinedDeploymentTest, WhileItServesAMachineThatWantsToLeaveBringsAnotherP
   deployment->stop_watching();
 }
 
+TEST_F(JoinedDeploymentTest, WhileItServesADeviceThatIsOutOfServiceBringsAnotherPlan) {
+  const auto deployment = deploy();
+  HandGenerator driver(planned(*deployment));
+  auto asked = driver.asked();
+  answer_ = fits(toy_plan({{1}}));
+  deployment->watch(driver);
+  agents_[0]->send(DeviceState{"box/1", "the driver has lost the GPU"});
+  ASSERT_EQ(asked.wait_until(soon()), std::future_status::ready);
+  EXPECT_EQ(asked.get().stages, answer_.plan->stages);
+  deployment->stop_watching();
+  const Value told = deployment->describe();
+  const Value::Array& devices = told.find("members")->as_array().at(0).find("devices")->as_array();
+  EXPECT_TRUE(devices.at(0).find("out_of_service")->is_null());
+  EXPECT_EQ(devices.at(1).find("out_of_service")->as_string(), "the driver has lost the GPU");
+}
+
 TEST_F(JoinedDeploymentTest, WhereAnotherDriverHasItTheEndSaysSo) {
   const auto deployment = deploy();
   planned(*deployment);

@@ -80,14 +80,22 @@ void tell(ControlConnection& control, const Message& message) {
     activity.set(epoch, 0, Doing::waiting_for_steps);
     control.send(std::move(why));
   };
+  // Nothing is taken apart on a device whose context is broken: that would wait, or fail again.
+  const auto take_fault = [&](DeviceFault fault, const char* text) {
+    if (fault == DeviceFault::memory) fail_without_memory(plan, self.device, assignment_of(plan, self.device));
+    if (fault == DeviceFault::program) fail(control, std::current_exception());
+    const Error error = fault_error(fault, self.device, activity.get().step, text);
+    if (fault == DeviceFault::link) return interrupt({epoch, with_hint(error), {}});
+    fail(control, std::make_exception_ptr(error));
+  };
   for (;;) {
     try {
       try {
         run(queue.pop());
       } catch (const c10::Error& error) {
-        // Nothing is taken apart on a device whose context is broken: that would wait, or fail again.
-        if (!is_of_memory(error, [&] { return device.lives(); })) fail(control, std::current_exception());
-        fail_without_memory(plan, self.device, assignment_of(plan, self.device));
+        take_fault(fault_of(error, health_of(device)), error.what_without_backtrace());
+      } catch (const DeviceError& error) {
+        take_fault(fault_of(error.number(), error.what(), health_of(device)), error.what());
       }
     } catch (const GroupBroken& error) {
       interrupt({epoch, error.what(), places_of(error.suspects, devices)});

@@ -5,6 +5,7 @@
 
 #include <filesystem>
 #include <functional>
+#include <map>
 #include <memory>
 #include <string>
 #include <vector>
@@ -44,6 +45,8 @@ class Fleet {
   // Does not wait. One at a time, of the thread that the workers are to end with.
   virtual std::unique_ptr<WorkerStart> begin(const std::vector<std::string>& starting,
                                              const std::vector<std::string>& running, const WorkerReads& reads) = 0;
+  // Devices on which no worker can be started for now, with the cause.
+  virtual std::map<std::string, std::string> out_of_service() const { return {}; }
   // Its workers read and write this machine's files.
   virtual bool is_here() const = 0;
 };

@@ -62,7 +62,8 @@ void end_workers(Workers& workers, double grace_s) {
   for (const Worker& worker : workers) wait_for_exit(*worker.handle, deadline);
   for (const Worker& worker : workers)
     if (!worker.handle->exit()) worker.handle->kill();
-  for (const Worker& worker : workers) wait_for_exit(*worker.handle, no_deadline);
+  const Instant given_up = deadline_in(killed_s);
+  for (const Worker& worker : workers) wait_for_exit(*worker.handle, given_up);
 }
 
 }  // namespace motley

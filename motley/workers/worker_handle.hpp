@@ -22,6 +22,8 @@ struct WorkerExit {
   std::string text() const;  // "was killed by signal 9"
 };
 
+constexpr double killed_s = 5;  // for a process that was killed to end
+
 // No call blocks. Of one thread.
 class WorkerHandle {
  public:
@@ -66,7 +68,8 @@ using Workers = std::vector<Worker>;
 // else wakes it), or for `most_s`. Sends what they take now. Returns their places.
 std::vector<std::size_t> wait_for_workers(const Workers& workers, int wake, double most_s);
 
-// Closes the connections, gives the workers `grace_s` to leave, kills those that stay, and waits for their end.
+// Closes the connections, gives the workers `grace_s` to leave, kills those that stay, and waits for their end, some
+// seconds at most.
 void end_workers(Workers& workers, double grace_s);
 
 }  // namespace motley

@@ -18,8 +18,6 @@
 namespace motley {
 namespace {
 
-constexpr double killed_s = 5;  // for a process to end
-
 // In the child, where another thread may have held any lock at the fork: system calls only.
 [[noreturn]] void become_worker(const char* program, char* const* arguments, int control, pid_t driver) {
   sigset_t none;
@@ -57,10 +55,9 @@ WorkerProcess::WorkerProcess(const std::filesystem::path& program) : control_(By
   throw error;
 }
 
-// A process in a call to a device that is lost cannot be killed: it is left behind.
 WorkerProcess::~WorkerProcess() {
   kill();
-  for (const Instant until = deadline_in(killed_s); !exit() && seconds_until(until) > 0;) {
+  while (!left_behind_ && !exit() && seconds_since(killed_at_.value_or(Clock::now())) < killed_s) {
     pollfd ended{exit_.get(), POLLIN, 0};
     ::poll(&ended, 1, 10);
   }
@@ -83,7 +80,9 @@ std::optional<WorkerExit> WorkerProcess::exit() {
 }
 
 void WorkerProcess::kill() {
-  if (!exit_state_) ::kill(process_, SIGKILL);
+  if (exit_state_) return;
+  ::kill(process_, SIGKILL);
+  if (!killed_at_) killed_at_ = Clock::now();
 }
 
 }  // namespace motley

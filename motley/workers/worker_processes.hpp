@@ -6,6 +6,7 @@
 #include <string_view>
 #include <vector>
 
+#include "motley/base/clock.hpp"
 #include "motley/workers/control_connection.hpp"
 #include "motley/workers/worker_handle.hpp"
 
@@ -17,7 +18,7 @@ class WorkerProcess final : public WorkerHandle {
   // Runs `program --control-fd N` in a process group of its own, so that a Ctrl-C meant for the driver does not reach
   // it. The kernel ends it when the calling thread ends. Throws an environment error where the process cannot be made.
   explicit WorkerProcess(const std::filesystem::path& program);
-  ~WorkerProcess() override;  // ends it, and waits for that some seconds at most
+  ~WorkerProcess() override;  // ends it, and waits for that some seconds at most, from the first kill() on
   WorkerProcess(const WorkerProcess&) = delete;
   WorkerProcess& operator=(const WorkerProcess&) = delete;
 
@@ -30,6 +31,8 @@ class WorkerProcess final : public WorkerHandle {
   bool pending() const override { return control_.pending(); }
   void close() override { control_.close(); }
   void kill() override;
+  // From now on nothing waits for its end: a process in a call to a device that is lost cannot be killed.
+  void leave_behind() { left_behind_ = true; }
   int process() const override { return process_; }
 
  private:
@@ -37,6 +40,8 @@ class WorkerProcess final : public WorkerHandle {
   FileDescriptor exit_;  // readable when the process has ended
   int process_ = -1;
   std::optional<WorkerExit> exit_state_;
+  std::optional<Instant> killed_at_;
+  bool left_behind_ = false;
 };
 
 }  // namespace motley

@@ -238,6 +238,18 @@ TEST_F(WorkerSetTest, WhoIsInterruptedIsNotTheCause) {
   EXPECT_EQ(receive()->devices, std::vector<std::string>{"box/2"});
 }
 
+// As where a GPU's context breaks: its worker ends by the code of a peer's failure, and the others go on.
+TEST_F(WorkerSetTest, WhoHasEndedIsTheCauseBeforeThoseThatAreInterrupted) {
+  scripts_[0].to_driver.push_back(Interrupted{epoch, "lost rank 2", {2}});
+  scripts_[2].to_driver.push_back(Failure{5, "at or before step 3: an illegal memory access", ""});
+  scripts_[2].exit = exited(5);
+  scripts_[2].ended = true;
+  const auto loss = receive();
+  EXPECT_EQ(loss->devices, std::vector<std::string>{"box/2"});
+  EXPECT_THAT(loss->cause.what(), HasSubstr("at or before step 3: an illegal memory access"));
+  EXPECT_FALSE(loss->at_once);
+}
+
 TEST_F(WorkerSetTest, WhoIsInterruptedIsNamedWhereNobodyElseIs) {
   scripts_[0].to_driver.push_back(Interrupted{epoch, "lost rank 2: no answer"});
   const auto loss = receive();

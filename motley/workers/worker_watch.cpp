@@ -88,11 +88,12 @@ std::optional<WorkerLoss> WorkerWatch::silent() const {
 }
 
 // When one worker dies, its neighbours soon report that their connections broke. Looks for the one that did not fail
-// because of another: killed, or with an error of its own.
+// because of another: killed, or with an error of its own. Among those that only name a peer's failure, one that has
+// ended comes first: it had a reason that those who go on did not have.
 WorkerWatch::Lost WorkerWatch::find_cause(const Take& take) {
   const Instant first_seen = Clock::now();
   for (;;) {
-    std::optional<std::size_t> consequence;
+    std::optional<std::size_t> consequence, ended;
     const bool settled = seconds_since(first_seen) > options_.settle_s;
     for (std::size_t i = 0; i < workers_.size(); ++i) {
       if (take_messages(i, take)) continue;
@@ -104,8 +105,9 @@ WorkerWatch::Lost WorkerWatch::find_cause(const Take& take) {
       const bool own_error = said_[i] && said_[i]->code() != ErrorCode::peer;
       if (killed || left_silently || own_error) return {i};
       if (!consequence) consequence = i;
+      if (!ended && (exit || workers_[i].handle->ended())) ended = i;
     }
-    if (settled) return {*consequence, false};
+    if (settled) return {ended.value_or(*consequence), false};
     std::this_thread::sleep_for(std::chrono::milliseconds(10));
   }
 }

@@ -11,6 +11,7 @@
 #include "motley/engine/cuda/cuda_library.hpp"
 #include "motley/engine/cuda/cuda_ops.hpp"
 #include "motley/engine/device/accelerator.hpp"
+#include "motley/engine/device/device_errors.hpp"
 
 namespace motley {
 namespace {
@@ -106,8 +107,8 @@ void* CudaPeerMemory::open(const PeerBufferHandle& handle) const {
 
 void CudaPeerMemory::copy(void* to, const void* from, std::int64_t bytes) const {
   if (const int error = kernels_.peer_copy(to, from, bytes, device_.stream()))
-    throw Error(ErrorCode::environment, fmt::format("{}: CUDA error {} ({}) while copying between GPUs",
-                                                    device_.place().str(), error, kernels_.error_text(error)));
+    throw DeviceError(error, fmt::format("{}: CUDA error {} ({}) while copying between GPUs", device_.place().str(),
+                                         error, kernels_.error_text(error)));
   device_.wait_for_thread();
 }
 

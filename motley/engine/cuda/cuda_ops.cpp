@@ -7,6 +7,7 @@
 #include <cstring>
 
 #include "motley/base/error.hpp"
+#include "motley/engine/device/device_errors.hpp"
 
 namespace motley {
 namespace {
@@ -145,8 +146,8 @@ void CudaOps::check(int error, const char* doing) const {
   constexpr int no_memory = 2;  // cudaErrorMemoryAllocation, as where a kernel's code is loaded
   TORCH_CHECK_WITH(OutOfMemoryError, error != no_memory, "out of memory while ", doing);
   if (error != 0)
-    throw Error(
-        ErrorCode::environment,
+    throw DeviceError(
+        error,
         fmt::format("{}: CUDA error {} ({}) while {}", device_.place().str(), error, kernels_.error_text(error), doing),
         "`nvidia-smi` shows whether the GPU works; MOTLEY_CUDA_KERNELS=none computes by LibTorch's kernels");
 }
