@@ -46,8 +46,8 @@ class Check:
 
 
 class Context:
-    def __init__(self, pack, out, backend):
-        self.pack, self.out, self.backend = pack, out, backend
+    def __init__(self, pack, out, backend, llama_cpp=None):
+        self.pack, self.out, self.backend, self.llama_cpp = pack, out, backend, llama_cpp
         self.on_gpu = backend != "cpu"
         self.deadline = time.monotonic() + 600
         # Weights are read much more often than a disk could give them.
@@ -377,6 +377,47 @@ def quantised(context, rows):
                          f"{run['tokens_per_s']:.0f} tokens/s, {1e3 * run['step_s']:.2f} ms a step, {share:.0%} of the read rate", ""))
 
 
+def with_llama_cpp(context, file, loads):
+    """(tokens/s, prefill tokens/s) of each load, by llama.cpp's own benchmark; nothing where there is no build of it."""
+    found = {}
+    for tokens in sorted({tokens for _, tokens in loads}) if context.llama_cpp else ():
+        batches = [batch for batch, of in loads if of == tokens]
+        batches.insert(0, batches[0])  # kernels are loaded the first time: its figure gives way to the second
+        command = [context.llama_cpp / "llama-batched-bench", "-m", file, "-ngl", 99, "-npp", tokens, "-ntg", STEPS,
+                   "-npl", ",".join(map(str, batches)), "-c", (tokens + STEPS) * max(batches), "--output-format", "jsonl"]
+        left = max(5, context.deadline - time.monotonic())
+        said = subprocess.run(list(map(str, command)), capture_output=True, text=True, timeout=left)
+        reports = [json.loads(line) for line in said.stdout.splitlines() if line.startswith("{")]
+        if said.returncode != 0 or len(reports) != len(batches):
+            raise RuntimeError(f"llama-batched-bench ended with {said.returncode}: {said.stderr[-400:]}")
+        found |= {(report["pl"], tokens): (report["speed_tg"], report["speed_pp"]) for report in reports}
+    return found
+
+
+def many_rows(context, rows):
+    """Many streams, and prompts, with quantised weights, next to llama.cpp on the same file. Prompts of up to 512 tokens multiply by
+    motley's kernels, longer ones by LibTorch's after weights are expanded: the times of both show where the border should be."""
+    shape = "8b" if context.on_gpu else "small"
+    batches, prompts = ((1, 16, 64, 128), (128, 256, 512, 1024, PROMPT)) if context.on_gpu else ((1, 17), (20, 40))
+    folder, context_tokens = make_model(context, shape), prompts[0]
+    give_tokenizer(context, folder)
+    loads = [(batch, context_tokens) for batch in batches] + [(1, tokens) for tokens in prompts[1:]]
+    for kind in ("q4_k", "q8_0"):
+        file = context.scratch / f"{shape}-{kind}.gguf"
+        context.program("motley", "model", "quantize", folder, "--type", kind, "-q", "-o", file)
+        runs = dict(zip(loads, decode(context, file, "file", loads)))
+        theirs = safely(with_llama_cpp, context, file, loads)
+        file.unlink()
+        speeds = [(f"decode, batch {batch}", (batch, context_tokens), 0, runs[batch, context_tokens]["tokens_per_s"], batch)
+                  for batch in batches]
+        speeds += [(f"prompt of {tokens:,} tokens", (1, tokens), 1, runs[1, tokens]["prefill_tokens_per_s"], tokens) for tokens in prompts]
+        for what, load, figure, speed, tokens in speeds:
+            ratio = f", {speed / theirs[load][figure]:.2f} x llama.cpp" if isinstance(theirs, dict) and load in theirs else ""
+            rows.append((f"{shape}, {kind}, {what}", f"{speed:.0f} tokens/s, {1e3 * tokens / speed:.2f} ms{ratio}", "1.05 x llama.cpp"))
+        if isinstance(theirs, Exception):
+            raise theirs
+
+
 def memory(context, rows):
     """What a process takes on the card beyond what the plan counts."""
     import torch
@@ -500,11 +541,15 @@ def talk(address, streams, answers=3):
     return sum(answer[2] for answer in done) / (max(answer[1] for answer in done) - min(answer[0] for answer in done))
 
 
-def serve_plan(context, model, name, cluster_text):
-    """A plan for this cluster, and a tokenizer for a model that has none."""
+def give_tokenizer(context, model):
     import make_model as shapes
     shapes.TALES = context.pack / "share/motley/models/tales"
     shapes.write_tokenizer(model)
+
+
+def serve_plan(context, model, name, cluster_text):
+    """A plan for this cluster, and a tokenizer for a model that has none."""
+    give_tokenizer(context, model)
     cluster, plan = context.scratch / f"{name}.toml", context.scratch / f"{name}.json"
     cluster.write_text(cluster_text)
     link_torch(context)
@@ -669,6 +714,7 @@ ALL = [
     Check("peers", "two stages' processes on the GPU: rows from device to device, and through the host", 90, peers),
     Check("shared", "a server on a GPU of which other programs take most, before it starts and while it serves", 90, shared),
     Check("quantised", "decode of the 1 B shape in q8_0 and q4_k", 90, quantised),
+    Check("rows", "64 and 128 streams and prompts of the 8 B shape in q4_k and q8_0, against llama.cpp where there is one", 240, many_rows),
     Check("1b", "decode and prefill of the 1 B shape against transformers", 90, speed_1b),
     Check("logits", "logits of the 1 B shape and of the tales model in bf16 against the processor's", 90, logits_of_models),
     Check("library", "the same without motley's library of kernels", 60, library),

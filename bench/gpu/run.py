@@ -1,6 +1,6 @@
 """Checks motley on this machine's GPU, with an installed PyTorch, and prints a table for docs/gpu.md.
 
-    python3 run.py [--dry-run] [--only NAME,...] [--minutes 10] [--out FOLDER] [--backend cuda:0]
+    python3 run.py [--dry-run] [--only NAME,...] [--minutes 10] [--out FOLDER] [--backend cuda:0] [--llama-cpp FOLDER]
 
 Lies in a folder that `./dev gpu` packs, which may be copied to any machine with a GPU, PyTorch 2.11 for CUDA and `transformers`. Checks run
 in the order of the list; one that fails is noted, and the next goes on. With --backend cpu they run on the processor with small
@@ -71,6 +71,7 @@ def main(arguments):
     parser.add_argument("--minutes", type=float, default=10)
     parser.add_argument("--out", type=Path, default=Path("gpu-results"))
     parser.add_argument("--backend", default="cuda:0")
+    parser.add_argument("--llama-cpp", type=Path, help="the folder of its programs, built for this card, to compare with")
     options = parser.parse_args(arguments)
     names = options.only.split(",") if options.only else [check.name for check in checks.ALL]
     unknown = set(names) - {check.name for check in checks.ALL}
@@ -85,7 +86,7 @@ def main(arguments):
         print(f"error: {why[0]}\nhint: {why[1]}", file=sys.stderr)
         return 3
     options.out.mkdir(parents=True, exist_ok=True)
-    context = checks.Context(Path(__file__).resolve().parent, options.out.resolve(), options.backend)
+    context = checks.Context(Path(__file__).resolve().parent, options.out.resolve(), options.backend, options.llama_cpp)
     context.machine = f"{context.card()}, {datetime.date.today()}"
     results = run(selected, context, options.minutes)
     context.close()

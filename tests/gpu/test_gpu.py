@@ -53,6 +53,31 @@ def test_a_failed_check_is_noted_and_the_next_one_runs(tmp_path):
     assert "| two | speed | 2 tokens/s | 3 |" in table
 
 
+LLAMA_CPP = """#!/bin/sh
+[ "$1 $3 $5 $7" = "-m -ngl -npp -ntg" ] || exit 1
+echo "main: n_kv_max = 1"
+for batch in $(echo "${10}" | tr , ' '); do echo "{\\"pp\\": $6, \\"tg\\": 32, \\"pl\\": $batch, \\"speed_pp\\": $6.5, \\"speed_tg\\": $batch.5}"; done
+"""
+
+
+def test_figures_of_llama_cpp_are_read(tmp_path):
+    context = checks.Context(ROOT, tmp_path, "cpu", tmp_path)
+    program = tmp_path / "llama-batched-bench"
+    program.write_text(LLAMA_CPP)
+    program.chmod(0o755)
+    loads = [(16, 128), (64, 128), (1, 512)]
+    assert checks.with_llama_cpp(context, tmp_path / "x.gguf", loads) == {(16, 128): (16.5, 128.5), (64, 128): (64.5, 128.5), (1, 512): (1.5, 512.5)}
+    program.write_text("#!/bin/sh\necho no memory >&2; exit 3")
+    try:
+        checks.with_llama_cpp(context, tmp_path / "x.gguf", loads)
+        raise AssertionError("no error")
+    except RuntimeError as error:
+        assert "ended with 3: no memory" in str(error)
+    context.llama_cpp = None
+    assert checks.with_llama_cpp(context, tmp_path / "x.gguf", loads) == {}
+    context.close()
+
+
 def test_prefill_counts_the_operations_of_a_published_shape():
     config = checks.SHAPES["8b"]
     # 6.98 billion parameters in the blocks, two operations each, and half of all pairs of tokens.

@@ -254,10 +254,13 @@ void CudaOps::prepare(WeightMatrix& weight) const {
 }
 
 // Whether there are kernels for products of this kind of weights with this many rows.
-bool CudaOps::takes(const WeightMatrix& weight, const Tensor& input) const {
-  const bool quantised = is_quantised(weight.type);
+bool CudaOps::takes(const WeightMatrix& weight, const Tensor& input, std::int64_t most_quantised_rows) const {
   if (weight.scaled() || input.stride(1) != 1 || !meets(weight, input)) return false;
-  return input.size(0) <= (quantised ? kernels_.most_quantised_rows : kernels_.most_rows);
+  return input.size(0) <= (is_quantised(weight.type) ? most_quantised_rows : kernels_.most_rows);
+}
+
+bool CudaOps::takes(const WeightMatrix& weight, const Tensor& input) const {
+  return takes(weight, input, kernels_.most_quantised_rows);
 }
 
 void CudaOps::take_input(cuda::ProductTask& task, const Tensor& input, const WeightMatrix& first) const {
@@ -415,8 +418,9 @@ bool CudaOps::takes(const ExpertWeights& experts, const Tensor& input, const Ten
   };
   const WeightMatrix &gate = experts.gate.front().weight, &down = experts.down.front().weight;
   return std::ssize(experts.down) <= cuda::most_experts && alike_all(experts.gate, gate) &&
-         alike_all(experts.up, gate) && alike_all(experts.down, down) && takes(gate, input) &&
-         takes(down, gates.narrow(0, 0, input.size(0)));
+         alike_all(experts.up, gate) && alike_all(experts.down, down) &&
+         takes(gate, input, kernels_.most_quantised_tokens) &&
+         takes(down, gates.narrow(0, 0, input.size(0)), kernels_.most_quantised_tokens);
 }
 
 void CudaOps::mix_experts(Activation kind, Tensor& out, Tensor& gates, Tensor& others, const Tensor& input,

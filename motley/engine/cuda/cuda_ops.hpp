@@ -55,6 +55,7 @@ class CudaOps final : public Ops {
   void* scratch(at::Tensor& buffer, std::int64_t bytes) const;
   void forget_records() const;
   void check(int error, const char* doing) const;
+  bool takes(const WeightMatrix& weight, const at::Tensor& input, std::int64_t most_quantised_rows) const;
   bool takes(const WeightMatrix& weight, const at::Tensor& input) const;
   bool takes(const ExpertWeights& experts, const at::Tensor& input, const at::Tensor& gates) const;
   void take_input(cuda::ProductTask& task, const at::Tensor& input, const WeightMatrix& first) const;

@@ -159,7 +159,7 @@ TEST_F(CudaOpsTest, ProductsOfQuantisedWeights) {
   for (int i = 0; i < 300; ++i) {
     const DType kind = quantised_types.at(static_cast<std::size_t>(pick(0, std::ssize(quantised_types) - 1)));
     const std::int64_t block = dtype_row(kind).block_values, blocks = pick(1, 1024 / block), width = blocks * block;
-    const std::int64_t outputs = pick(1, 12), rows = one_of<std::int64_t>({1, 2, 3, 5, 9, 16, 17, 20});
+    const std::int64_t outputs = pick(1, 12), rows = one_of<std::int64_t>({1, 2, 3, 5, 9, 16, 17, 70, 513});
     WeightMatrix weight = held(kind, at::randn({outputs, width}));
     weight.skipped = pick(0, 1) ? pick(0, std::min<std::int64_t>(block, width) - 1) : 0;
     weight.inputs = pick(std::max<std::int64_t>(1, width - block + 1 - weight.skipped), width - weight.skipped);

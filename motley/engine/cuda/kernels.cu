@@ -154,6 +154,7 @@ constexpr Kernels kernels = {
     .version = kernels_version,
     .most_rows = most_plain_rows,
     .most_quantised_rows = most_quantised_rows,
+    .most_quantised_tokens = most_tile_rows,
     .norm = norm,
     .heads = heads,
     .activate = activate,
@@ -188,5 +189,11 @@ constexpr Kernels kernels = {
 }  // namespace motley::cuda
 
 extern "C" __attribute__((visibility("default"))) const motley::cuda::Kernels* motley_cuda_kernels() {
-  return &motley::cuda::kernels;
+  // Without tensor cores for bytes no more rows than dots take.
+  static const motley::cuda::Kernels of_device = [] {
+    motley::cuda::Kernels all = motley::cuda::kernels;
+    if (motley::cuda::device_major() < 8) all.most_quantised_rows = motley::cuda::most_tile_rows;
+    return all;
+  }();
+  return &of_device;
 }

@@ -9,7 +9,7 @@
 namespace motley::cuda {
 
 // Raised with every change of this file: a library of another number is refused.
-inline constexpr std::int32_t kernels_version = 7;
+inline constexpr std::int32_t kernels_version = 8;
 
 enum class Element : std::int32_t { fp32, bf16, int8 };
 enum class NormKind : std::int32_t { rms, rms1p, layer };  // rms1p: times one more than the weights
@@ -261,8 +261,9 @@ struct PeerHandle {
 
 struct Kernels {
   std::int32_t version;
-  // That `product` takes, of fp32 and bf16, and of quantised kinds. More rows are another library's business.
-  std::int32_t most_rows, most_quantised_rows;
+  // That `product` takes, of fp32 and bf16, and of quantised kinds; and tokens that `experts` takes of quantised kinds,
+  // of others as many as `product`. More rows are another library's business.
+  std::int32_t most_rows, most_quantised_rows, most_quantised_tokens;
   int (*norm)(const NormTask&, void* stream);
   int (*heads)(const HeadsTask&, void* stream);
   int (*activate)(const ActivateTask&, void* stream);

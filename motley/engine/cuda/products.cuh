@@ -3,7 +3,7 @@
 
 #include "motley/engine/cuda/product_lines.cuh"
 #include "motley/engine/cuda/quantised_dots.cuh"
-#include "motley/engine/cuda/quantised_tiles.cuh"
+#include "motley/engine/cuda/quantised_panels.cuh"
 
 namespace motley::cuda {
 
@@ -124,13 +124,14 @@ constexpr int most_dot_rows = 2;
 
 // Tensor cores multiply bytes in tiles of 16 x 8 x 32 from compute capability 8.0 on.
 inline int product_of_quantised(const ProductTask& task, void* stream) {
-  return task.rows > most_dot_rows && device_major() >= 8 ? product_by_tiles(task, stream)
-                                                          : product_by_dots(task, stream);
+  if (task.rows <= most_dot_rows || device_major() < 8) return product_by_dots(task, stream);
+  return task.rows <= most_tile_rows ? product_by_tiles(task, stream) : product_by_panels(task, stream);
 }
 
-// Blocks of at most 256 values stick out on both sides; rows are in whole tiles.
+// Blocks of at most 256 values stick out on both sides; rows are in whole tiles or panels.
 inline std::int64_t product_scratch_bytes(std::int64_t rows, std::int64_t inputs) {
-  const std::int64_t padded = (inputs + 511) / 256 * 256, padded_rows = blocks_for(rows, tile_rows) * tile_rows;
+  const std::int64_t at_once = rows <= most_tile_rows ? tile_rows : panel_rows;
+  const std::int64_t padded = (inputs + 511) / 256 * 256, padded_rows = blocks_for(rows, at_once) * at_once;
   return padded_rows * (padded + padded / group_values * static_cast<std::int64_t>(sizeof(float2)));
 }
 

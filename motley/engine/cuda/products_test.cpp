@@ -85,24 +85,26 @@ void make_exact(Array<T>& input, std::int64_t rows, std::int64_t stride, const M
   }
 }
 
-using ProductFunction = int (*)(const ProductTask&, void*);
+constexpr int first_quantised = static_cast<int>(WeightKind::q8_0),
+              last_quantised = static_cast<int>(WeightKind::iq4_xs);
+WeightKind random_kind() { return static_cast<WeightKind>(between(first_quantised, last_quantised)); }
 
-// Inputs, products and, where `element` is of T, outputs.
-template <class T>
-void check_quantised_product(ProductFunction multiply, bool same_element) {
-  const auto kind =
-      static_cast<WeightKind>(between(static_cast<int>(WeightKind::q8_0), static_cast<int>(WeightKind::iq4_xs)));
+// Inputs, products and, now and then, outputs of T.
+template <class T, class Multiply>
+void check_quantised_product(const Multiply& multiply, WeightKind kind, std::int64_t rows) {
+  const bool same_element = one_in(2);
   const auto then = static_cast<Then>(between(0, 2));
   const int matrices = then == Then::gate ? 2 : then == Then::add ? 1 : between(1, 3);
   const std::int64_t inputs = one_in(10) ? between(1, 6000) : one_in(2) ? between(1, 5) * 256 : between(1, 1500);
   const std::int64_t skipped = one_in(2)   ? 0
                                : one_in(2) ? 8 * between(0, 3)
                                            : between(0, groups_of_block(kind) * group_values - 1);
-  const std::int64_t rows = between(1, most_quantised_rows), stride = inputs + between(0, 1) * between(0, 16);
+  const std::int64_t stride = inputs + between(0, 1) * between(0, 16);
   std::vector<QuantisedMatrix> weights;
-  for (int i = 0; i < matrices; ++i)
-    weights.emplace_back(kind, then == Then::gate && i > 0 ? weights[0].matrix().outputs : between(1, 40), inputs,
-                         skipped);
+  for (int i = 0; i < matrices; ++i) {
+    const std::int64_t outputs = between(1, one_in(5) ? 150 : 40);
+    weights.emplace_back(kind, then == Then::gate && i > 0 ? weights[0].matrix().outputs : outputs, inputs, skipped);
+  }
   Array<T> input(static_cast<std::size_t>(rows * stride));
   make_exact(input, rows, stride, weights[0].matrix());
   std::vector<uint4> scratch(static_cast<std::size_t>(product_scratch_bytes(rows, inputs)) / sizeof(uint4) + 1,
@@ -179,16 +181,64 @@ void check_quantised_product(ProductFunction multiply, bool same_element) {
 }
 
 TEST(CudaKernels, QuantisedProducts) {
-  for_elements(200, []<class T>() { check_quantised_product<T>(product, one_in(2)); });
+  for_elements(200, []<class T>() { check_quantised_product<T>(product, random_kind(), between(1, 24)); });
 }
 
 // Each with all numbers of rows, not only those that `product` leaves to it.
 TEST(CudaKernels, QuantisedProductsByTiles) {
-  for_elements(1000, []<class T>() { check_quantised_product<T>(product_by_tiles, one_in(2)); });
+  for_elements(
+      1000, []<class T>() { check_quantised_product<T>(product_by_tiles, random_kind(), between(1, most_tile_rows)); });
 }
 
 TEST(CudaKernels, QuantisedProductsByDots) {
-  for_elements(1000, []<class T>() { check_quantised_product<T>(product_by_dots, one_in(2)); });
+  for_elements(
+      1000, []<class T>() { check_quantised_product<T>(product_by_dots, random_kind(), between(1, most_tile_rows)); });
+}
+
+TEST(CudaKernels, QuantisedProductsByPanels) {
+  for (int kind = first_quantised; kind <= last_quantised; ++kind)
+    for (const std::int64_t rows : {17, 24, 33, 64, 65, 100, 130})
+      for_elements(2, [&]<class T>() {
+        const int tiles = one_of({1, 2, 4});
+        SCOPED_TRACE(testing::Message() << tiles << " tiles a panel");
+        check_quantised_product<T>(
+            [&](const ProductTask& task, void* stream) { return product_by_panels_of(task, tiles, stream); },
+            static_cast<WeightKind>(kind), rows);
+      });
+}
+
+// To the bit: what a row's products are does not depend on the other rows of a step, nor on how many there are.
+TEST(CudaKernels, RowsOfPanelsDoNotDependOnOthers) {
+  for_elements(30, []<class T>() {
+    const std::int64_t rows = between(40, 140), inputs = between(1, 900), outputs = between(1, 100);
+    const std::int64_t first = between(0, 20), count = between(most_tile_rows + 1, static_cast<int>(rows - first));
+    const int tiles = one_of({1, 2, 4});
+    const QuantisedMatrix weights(random_kind(), outputs, inputs, 0);
+    const Array<T> input(static_cast<std::size_t>(rows * inputs));
+    std::vector<uint4> scratch(static_cast<std::size_t>(product_scratch_bytes(rows, inputs)) / sizeof(uint4) + 1,
+                               {~0U, ~0U, ~0U, ~0U});
+    const auto multiply = [&](std::int64_t from, std::int64_t of, Array<float>& out) {
+      return product_by_panels_of({.element = element_of<T>,
+                                   .out_element = Element::fp32,
+                                   .matrices = 1,
+                                   .matrix = {weights.matrix()},
+                                   .bias = {},
+                                   .out = {out.data()},
+                                   .out_stride = {outputs},
+                                   .input = input.data() + from * inputs,
+                                   .input_stride = inputs,
+                                   .rows = of,
+                                   .then = Then::store,
+                                   .activation = random_rule(),
+                                   .scratch = scratch.data()},
+                                  tiles, nullptr);
+    };
+    Array<float> all(static_cast<std::size_t>(rows * outputs)), some(static_cast<std::size_t>(count * outputs));
+    ASSERT_EQ(0, multiply(0, rows, all));
+    ASSERT_EQ(0, multiply(first, count, some));
+    for (std::size_t i = 0; i < some.size(); ++i)
+      ASSERT_EQ(all.at(static_cast<std::size_t>(first * outputs) + i), some.at(i)) << i;
+  });
 }
 
 // ---- experts ----
@@ -323,8 +373,7 @@ class MatricesOfExperts {
 // Of a gate, or of sums over each token's experts.
 template <class T, class Out>
 void check_experts(bool gate) {
-  const auto quantised =
-      static_cast<WeightKind>(between(static_cast<int>(WeightKind::q8_0), static_cast<int>(WeightKind::iq4_xs)));
+  const auto quantised = random_kind();
   const WeightKind plain_kind = sizeof(T) != 4 ? WeightKind::bf16 : one_in(2) ? WeightKind::fp32 : WeightKind::fp16;
   const WeightKind kind = one_in(3) ? plain_kind : quantised;
   const bool plain = kind != quantised;

@@ -1,5 +1,5 @@
-// Products of quantised weights by sums of four bytes' products, for one and two rows (tokens), and for all where a
-// device lacks the tensor cores that quantised_tiles.cuh takes: a warp holds two rows of weights against all rows of
+// Products of quantised weights by sums of four bytes' products, for one and two rows (tokens), and for up to 16 where
+// a device lacks the tensor cores that quantised_tiles.cuh takes: a warp holds two rows of weights against all rows of
 // the input. Inputs are rounded to int8, of which each 32 share a scale.
 #pragma once
 
@@ -97,7 +97,7 @@ inline int product_by_dots(const ProductTask& task, void* stream) {
   if (const int error = round_rows(task, padded, stream)) return error;
   const dim3 grid(blocks_for(pairs_of(task), product_warps));
   return with_quantised_kind(task.matrix[0].kind, [&](auto kind) {
-    return with_row_tile<most_quantised_rows>(task.rows, [&](auto tile) {
+    return with_row_tile<most_tile_rows>(task.rows, [&](auto tile) {
       return launch(multiply_quantised<kind(), tile()>, grid, product_threads, 0, stream, task, padded);
     });
   });

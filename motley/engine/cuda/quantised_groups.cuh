@@ -9,8 +9,11 @@
 
 namespace motley::cuda {
 
-constexpr int most_quantised_rows = 16;  // beyond, products of expanded weights are faster
-constexpr int group_values = 32;         // share a scale, of weights and of inputs
+// Rows (tokens) of a product. Up to the first, a warp holds sums for all of them; beyond the second, weights are
+// expanded for LibTorch's product. The second is a guess: it was not measured on any card.
+constexpr int most_tile_rows = 16;
+constexpr int most_quantised_rows = 512;
+constexpr int group_values = 32;  // share a scale, of weights and of inputs
 
 // 32 values of a row: scale[i / 16] * q[i] - offset, where byte i of `q` is signed.
 struct Group {
@@ -219,6 +222,32 @@ int with_quantised_kind(WeightKind kind, const Run& run) {
 
 // ---- values ----
 
+// Into row i from `column` on, as far as there are such columns.
+template <class T>
+__device__ inline void put_group(const ExpandTask& task, const Group& group, std::int64_t i, std::int64_t column) {
+  constexpr int in_pack = 16 / sizeof(T);
+  const std::int64_t inputs = task.matrix.inputs;
+  T* const to = static_cast<T*>(task.out) + i * inputs + column;
+  const bool whole = column >= 0 && column + group_values <= inputs && reinterpret_cast<std::uintptr_t>(to) % 16 == 0;
+#pragma unroll
+  for (int first = 0; first < group_values; first += in_pack) {
+    Pack<T, in_pack> pack;
+#pragma unroll
+    for (int k = 0; k < in_pack; ++k) {
+      const int j = first + k;
+      const auto q = static_cast<signed char>(group.q[j / 4] >> (8 * (j % 4)) & 0xffu);
+      pack.of[k] = from_float<T>(group.scale[j / 16] * static_cast<float>(q) - group.offset);
+    }
+    if (whole) {
+      store_pack(to + first, pack);
+      continue;
+    }
+#pragma unroll
+    for (int k = 0; k < in_pack; ++k)
+      if (column + first + k >= 0 && column + first + k < inputs) to[first + k] = pack.of[k];
+  }
+}
+
 // A thread for each group of each row that is wanted.
 template <WeightKind kind>
 __global__ void expand_kernel(const ExpandTask task, std::int64_t groups) {
@@ -231,14 +260,11 @@ __global__ void expand_kernel(const ExpandTask task, std::int64_t groups) {
   const bool inside = row >= 0 && row < task.matrix.outputs;
   Group group{};
   if (inside) group = group_of<kind>(task.matrix, row, number);
-#pragma unroll
-  for (int j = 0; j < group_values; ++j) {
-    const std::int64_t column = number * group_values + j - task.matrix.skipped;
-    if (column < 0 || column >= task.matrix.inputs) continue;
-    const auto q = static_cast<signed char>(group.q[j / 4] >> (8 * (j % 4)) & 0xffu);
-    put_at(task.out_element, task.out, i * task.matrix.inputs + column,
-           group.scale[j / 16] * static_cast<float>(q) - group.offset);
-  }
+  const std::int64_t column = number * group_values - task.matrix.skipped;
+  if (task.out_element == Element::bf16)
+    put_group<Bf16>(task, group, i, column);
+  else
+    put_group<float>(task, group, i, column);
 }
 
 inline int expand(const ExpandTask& task, void* stream) {

@@ -35,7 +35,7 @@ constexpr StagedPlanes staged_planes(WeightKind kind) {
   }
 }
 
-// The 16 rows of weights of a block, in shared memory: neighbours, or eight of a gate and eight of what it lets
+// 16 rows of weights, in shared memory: neighbours, or eight of a gate and eight of what it lets
 // through. Rows beyond a matrix's end are its last, computed and not stored.
 struct TileRows {
   const unsigned char* planes[tile_outputs];  // each row's matrix
@@ -49,31 +49,28 @@ struct TileRows {
   }
 };
 
-__device__ inline void find_rows(const ProductTask& task, unsigned tile, TileRows& rows) {
-  const int row = static_cast<int>(threadIdx.x);
+// A thread for each row of a tile. Tiles beyond the last are of the last matrix, beyond its end.
+__device__ inline void find_row(const ProductTask& task, unsigned tile, int row, TileRows& rows) {
   const bool gate = task.then == Then::gate;
-  if (row < tile_outputs) {
-    int matrix = gate ? row / (tile_outputs / 2) : 0;
-    while (!gate && matrix + 1 < task.matrices) {
-      const auto tiles = static_cast<unsigned>((task.matrix[matrix].outputs + tile_outputs - 1) / tile_outputs);
-      if (tile < tiles) break;
-      tile -= tiles;
-      ++matrix;
-    }
-    const Matrix& of = task.matrix[matrix];
-    const std::int64_t first = static_cast<std::int64_t>(tile) * (gate ? tile_outputs / 2 : tile_outputs);
-    const std::int64_t output = first + (gate ? row % (tile_outputs / 2) : row), last = of.outputs - 1;
-    rows.planes[row] = static_cast<const unsigned char*>(of.values);
-    rows.block[row] = (output < last ? output : last) * of.row_blocks;
-    if (row == 0) {
-      rows.blocks = of.outputs * of.row_blocks;
-      rows.in_row = of.row_blocks;
-      rows.first = first;
-      rows.last = last;
-      rows.matrix = matrix;
-    }
+  int matrix = gate ? row / (tile_outputs / 2) : 0;
+  while (!gate && matrix + 1 < task.matrices) {
+    const auto tiles = static_cast<unsigned>((task.matrix[matrix].outputs + tile_outputs - 1) / tile_outputs);
+    if (tile < tiles) break;
+    tile -= tiles;
+    ++matrix;
   }
-  __syncthreads();
+  const Matrix& of = task.matrix[matrix];
+  const std::int64_t first = static_cast<std::int64_t>(tile) * (gate ? tile_outputs / 2 : tile_outputs);
+  const std::int64_t output = first + (gate ? row % (tile_outputs / 2) : row), last = of.outputs - 1;
+  rows.planes[row] = static_cast<const unsigned char*>(of.values);
+  rows.block[row] = (output < last ? output : last) * of.row_blocks;
+  if (row == 0) {
+    rows.blocks = of.outputs * of.row_blocks;
+    rows.in_row = of.row_blocks;
+    rows.first = first;
+    rows.last = last;
+    rows.matrix = matrix;
+  }
 }
 
 constexpr int blocks_of_chunk(WeightKind kind) { return chunk_groups / groups_of_block(kind); }
@@ -143,7 +140,6 @@ __device__ inline void stage_chunk(unsigned char* stage, const TileRows& rows, i
     stage_plane<kind, &StagedPlanes::scales>(stage + At::scales, rows, block, blocks);
     stage_plane<kind, &StagedPlanes::last>(stage + At::last, rows, block, blocks);
   }
-  end_copies();
 }
 
 __device__ inline unsigned word_at(const unsigned char* from) { return *reinterpret_cast<const unsigned*>(from); }

@@ -1,7 +1,7 @@
 // Products of quantised weights by tensor cores, from compute capability 8.0 on, for more rows (tokens) than
-// quantised_dots.cuh is for. A block makes 16 outputs of all rows, its warps each of chunks of 256 inputs, whose
-// weights come into shared memory ahead of their use. Weights and inputs rounded to int8 meet in tiles of 16 outputs x
-// 8 rows x 32 inputs, just the values that share a scale.
+// quantised_dots.cuh is for, and fewer than quantised_panels.cuh. A block makes 16 outputs of all rows, its warps each
+// of chunks of 256 inputs, whose weights come into shared memory ahead of their use. Weights and inputs rounded to int8
+// meet in tiles of 16 outputs x 8 rows x 32 inputs, just the values that share a scale.
 #pragma once
 
 #include <algorithm>
@@ -18,11 +18,12 @@ constexpr int most_stages = 2;  // chunks of a warp that are on their way
 
 // Inputs rounded to int8, [groups, rows, 32] in the lanes' order, and of each group of a row its scale and scale * sum
 // of the integers: [groups, rows]. Rows in whole tiles: those beyond the task's are read as they are, and their
-// products not stored.
+// products not stored. Of more rows, panels of `rows` follow one another.
 template <int rows>
 struct TileInput {
   signed char* values;
   float2* scales;
+  __device__ TileInput panel(std::int64_t number, int chunks) const { return chunk(number * chunks); }
   __device__ TileInput chunk(std::int64_t number) const {
     return {values + number * chunk_values * rows, scales + number * chunk_groups * rows};
   }
@@ -69,16 +70,16 @@ __global__ void __launch_bounds__(product_threads)
   wait_for_previous();
   constexpr float least = 1e-37f;  // scales whose inverse is finite
   const int lane = static_cast<int>(threadIdx.x) % warp_lanes, group = lane / 4, number = lane % 4;
-  const int row = static_cast<int>(blockIdx.y);
+  const int of_all = static_cast<int>(blockIdx.y), row = of_all % rows;
   const std::int64_t chunk = static_cast<std::int64_t>(blockIdx.x) * product_warps + threadIdx.x / warp_lanes;
   if (chunk >= chunks) return;
-  const TileInput<rows> to = out.chunk(chunk);
+  const TileInput<rows> to = out.panel(of_all / rows, chunks).chunk(chunk);
   const std::int64_t column = chunk * chunk_values + 8 * lane - task.matrix[0].skipped;
   float values[8];
   if (task.element == Element::bf16)
-    load_eight<Bf16>(task, row, column, values);
+    load_eight<Bf16>(task, of_all, column, values);
   else
-    load_eight<float>(task, row, column, values);
+    load_eight<float>(task, of_all, column, values);
   float largest = 0;
 #pragma unroll
   for (const float value : values) largest = fmaxf(largest, fabsf(value));
@@ -183,27 +184,23 @@ __device__ inline void add_chunk(const unsigned char* stage, const float2* facto
 // A warp has stages of the shared memory, then a chunk's factors, whose place its sums [rows, 16] take.
 constexpr int factor_bytes = chunk_groups * tile_outputs * static_cast<int>(sizeof(float2));
 
-// A thread for each line of each row: the sum of what the warps have of it, `step` bytes apart. Of a gate the line let
-// through goes with the other.
-__device__ inline void finish_tile(const ProductTask& task, const TileRows& rows, const unsigned char* partial,
-                                   int step, int warps) {
+// A line of a tile in one row, whose first sum is `partial`: those of other warps follow, `step` floats apart. Of a
+// gate the line let through goes with the other.
+__device__ inline void finish_line(const ProductTask& task, const TileRows& rows, int line, int row,
+                                   const float* partial, int step, int warps) {
   const bool gate = task.then == Then::gate;
-  for (int i = static_cast<int>(threadIdx.x); i < tile_outputs * task.rows; i += static_cast<int>(blockDim.x)) {
-    const int row = i / tile_outputs, line = i % tile_outputs;
-    const std::int64_t output = rows.first + line;
-    if (output > rows.last || (gate && line >= tile_outputs / 2)) continue;
-    float sum = 0, let = 0;
+  const std::int64_t output = rows.first + line;
+  if (output > rows.last || (gate && line >= tile_outputs / 2)) return;
+  float sum = 0, let = 0;
 #pragma unroll 4
-    for (int warp = 0; warp < warps; ++warp) {
-      const auto* of_warp = reinterpret_cast<const float*>(partial + warp * step);
-      sum += of_warp[i];
-      if (gate) let += of_warp[i + tile_outputs / 2];
-    }
-    if (gate)
-      finish_gated(task, output, row, sum, let);
-    else
-      finish_one(task, rows.matrix, output, row, sum);
+  for (int warp = 0; warp < warps; ++warp) {
+    sum += partial[warp * step];
+    if (gate) let += partial[warp * step + tile_outputs / 2];
   }
+  if (gate)
+    finish_gated(task, output, row, sum, let);
+  else
+    finish_one(task, rows.matrix, output, row, sum);
 }
 
 template <WeightKind kind, int row_tiles>
@@ -218,9 +215,13 @@ __global__ void __launch_bounds__(most_tile_warps* warp_lanes, 2)
   unsigned char* const own = dynamic_shared<unsigned char>() + warp * warp_bytes;
   auto* const factors = reinterpret_cast<float2*>(own + stages * Stage<kind>::bytes);
   __shared__ TileRows rows;
-  find_rows(task, blockIdx.x, rows);
+  if (threadIdx.x < tile_outputs) find_row(task, blockIdx.x, static_cast<int>(threadIdx.x), rows);
+  __syncthreads();
   const int groups = static_cast<int>(rows.in_row) * groups_of_block(kind);
-  for (int i = 0; i < stages; ++i) stage_chunk<kind>(own + i * Stage<kind>::bytes, rows, warp + i * warps);
+  for (int i = 0; i < stages; ++i) {
+    stage_chunk<kind>(own + i * Stage<kind>::bytes, rows, warp + i * warps);
+    end_copies();
+  }
   wait_for_previous();
   float sums[row_tiles][4] = {};
   int stage = 0;
@@ -237,6 +238,7 @@ __global__ void __launch_bounds__(most_tile_warps* warp_lanes, 2)
                                left < chunk_groups ? left : chunk_groups, sums);
     __syncwarp();
     stage_chunk<kind>(own + stage * Stage<kind>::bytes, rows, chunk + stages * warps);
+    end_copies();
     stage = stage + 1 < stages ? stage + 1 : 0;
   }
   auto* const partial = reinterpret_cast<float*>(factors);
@@ -246,7 +248,11 @@ __global__ void __launch_bounds__(most_tile_warps* warp_lanes, 2)
     partial[row * tile_outputs + line] = sums[i / 4][i % 4];
   }
   __syncthreads();
-  finish_tile(task, rows, dynamic_shared<unsigned char>() + stages * Stage<kind>::bytes, warp_bytes, warps);
+  const auto* const all_sums =
+      reinterpret_cast<const float*>(dynamic_shared<unsigned char>() + stages * Stage<kind>::bytes);
+  for (int i = static_cast<int>(threadIdx.x); i < tile_outputs * task.rows; i += static_cast<int>(blockDim.x))
+    finish_line(task, rows, i % tile_outputs, i / tile_outputs, all_sums + i,
+                warp_bytes / static_cast<int>(sizeof(float)), warps);
 #endif
 }
 
@@ -278,17 +284,31 @@ inline TileShape tile_shape(std::int64_t tiles, int chunks, std::size_t stage_by
   }
 }
 
+template <WeightKind kind>
+int chunks_of(const ProductTask& task) {
+  return static_cast<int>(blocks_for(task.matrix[0].row_blocks, blocks_of_chunk(kind)));
+}
+
+// In the scratch.
+template <int rows>
+TileInput<rows> input_of(const ProductTask& task, int chunks) {
+  auto* const values = static_cast<signed char*>(task.scratch);
+  const std::int64_t panels = blocks_for(task.rows, rows), value_bytes = panels * chunks * chunk_values * rows;
+  return {values, reinterpret_cast<float2*>(values + value_bytes)};
+}
+
+template <WeightKind kind, int rows>
+int round_all(const ProductTask& task, const TileInput<rows>& input, int chunks, void* stream) {
+  const dim3 grid(blocks_for(chunks, product_warps), static_cast<unsigned>(task.rows));
+  return launch(round_chunks<halved(kind), rows>, grid, product_threads, 0, stream, task, input, chunks);
+}
+
 template <WeightKind kind, int row_tiles>
 int launch_tiles(const ProductTask& task, void* stream) {
   constexpr int rows = row_tiles * tile_rows;
-  const int chunks = static_cast<int>(blocks_for(task.matrix[0].row_blocks, blocks_of_chunk(kind)));
-  auto* const values = static_cast<signed char*>(task.scratch);
-  const std::int64_t value_bytes = static_cast<std::int64_t>(chunks) * chunk_values * rows;
-  const TileInput<rows> input{values, reinterpret_cast<float2*>(values + value_bytes)};
-  const dim3 of_input(blocks_for(chunks, product_warps), static_cast<unsigned>(task.rows));
-  if (const int error =
-          launch(round_chunks<halved(kind), rows>, of_input, product_threads, 0, stream, task, input, chunks))
-    return error;
+  const int chunks = chunks_of<kind>(task);
+  const TileInput<rows> input = input_of<rows>(task, chunks);
+  if (const int error = round_all<kind>(task, input, chunks, stream)) return error;
   const std::int64_t tiles = tiles_of(task);
   const TileShape shape = tile_shape(tiles, chunks, Stage<kind>::bytes);
   return launch(multiply_by_tiles<kind, row_tiles>, dim3(static_cast<unsigned>(tiles)),
