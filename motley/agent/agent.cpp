@@ -315,18 +315,19 @@ class Agent {
   // ---- workers ----
 
   const OfferedDevice& offered(const std::string& device) const {
-    const auto prefix = options_.name + "/";
-    for (std::size_t slot = 0; slot < options_.devices.size(); ++slot)
-      if (device == prefix + std::to_string(slot)) return options_.devices[slot];
+    for (const OfferedDevice& offer : options_.devices)
+      if (device == fmt::format("{}/{}", options_.name, offer.slot)) return offer;
     throw Error(ErrorCode::peer, fmt::format("{} is not a device of this machine", device));
   }
 
   void start_process(const std::string& device, LocalWorker& worker) {
+    const OfferedDevice& offer = offered(device);
     CallDriver call{.driver = options_.invitation.driver,
                     .device = device,
                     .start = worker.start,
                     .model_folder = weights_.model().string(),
-                    .threads = offered(device).threads,
+                    .backend = offer.backend,
+                    .threads = offer.threads,
                     .listen = listen_,
                     .key = identity_->key(),
                     .certificate = {},
@@ -337,7 +338,8 @@ class Agent {
     call.private_key = identity.key;
     call.authority = identity.authority;
     try {
-      worker.process = std::make_unique<WorkerProcess>(options_.worker_program);
+      worker.process = std::make_unique<WorkerProcess>(options_.worker_program,
+                                                       offer.uuid.empty() ? Variables() : gpu_variables(offer.uuid));
       worker.process->send(encode(call));
       send(WorkerStarted{device, worker.start, worker.process->process()});
       say("worker", fmt::format("{} starts", device));
