@@ -76,7 +76,7 @@ def machines(options, plan):
 
 def serve(options):
     inside()
-    machine = {"memory": "2 GiB", "options": ["--devices", "2", "--device-threads", "1", "--model", str(options.model)]}
+    machine = {"memory": "2 GiB", "options": ["--processor-parts", "2", "--device-threads", "1", "--model", str(options.model)]}
     deployment = Deployment(options.folder / "deployment", "1 MiB", [machine, machine], motley=options.build / "motley", model=options.model,
                             plan=options.inside, options=["--device-threads", "1"])  # fmt: skip
     try:

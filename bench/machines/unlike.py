@@ -35,7 +35,7 @@ class Setting:
 
     def started(self, model):
         return [{"memory": f"{mib:g} MiB", "processors": processors,
-                 "options": ["--devices", str(devices), "--device-threads", "1", "--model", str(model)]}
+                 "options": ["--processor-parts", str(devices), "--device-threads", "1", "--model", str(model)]}
                 for processors, mib, devices in self.machines]  # fmt: skip
 
 

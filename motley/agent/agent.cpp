@@ -41,6 +41,13 @@ struct WorkerWeights {
   Instant told = Clock::now();
 };
 
+GpuWatchOptions watched(const AgentOptions& options) {
+  GpuWatchOptions watch = options.watch;
+  for (const OfferedDevice& device : options.devices)
+    if (!device.uuid.empty()) watch.gpus.push_back({fmt::format("{}/{}", options.name, device.slot), device.uuid});
+  return watch;
+}
+
 class Agent {
  public:
   Agent(const AgentOptions& options, int stop)
@@ -297,20 +304,21 @@ class Agent {
   // ---- workers ----
 
   const OfferedDevice& offered(const std::string& device) const {
-    const auto prefix = options_.name + "/";
-    for (std::size_t slot = 0; slot < options_.devices.size(); ++slot)
-      if (device == prefix + std::to_string(slot)) return options_.devices[slot];
+    for (const OfferedDevice& offer : options_.devices)
+      if (device == fmt::format("{}/{}", options_.name, offer.slot)) return offer;
     throw Error(ErrorCode::peer, fmt::format("{} is not a device of this machine", device));
   }
 
   bool has_no_worker() const { return workers_.none_left() && weights_of_.empty(); }
 
   CallDriver call_of(const std::string& device, std::uint64_t start) const {
+    const OfferedDevice& offer = offered(device);
     CallDriver call{.driver = options_.invitation.driver,
                     .device = device,
                     .start = start,
                     .model_folder = weights_.model().string(),
-                    .threads = offered(device).threads,
+                    .backend = offer.backend,
+                    .threads = offer.threads,
                     .listen = listen_,
                     .key = identity_->key(),
                     .certificate = {},
@@ -321,6 +329,11 @@ class Agent {
     call.private_key = identity.key;
     call.authority = identity.authority;
     return call;
+  }
+
+  Variables variables_of(const std::string& device) const {
+    const std::string& uuid = offered(device).uuid;
+    return uuid.empty() ? Variables() : gpu_variables(uuid);
   }
 
   // It may be that the worker cannot start, and these weights are gone then.
@@ -402,11 +415,12 @@ class Agent {
                          .report = [this](const std::string& detail) { say("weights", detail); }},
                         wake_};
   std::map<std::string, WorkerWeights> weights_of_;  // by device: of a worker that is there, or is to be
-  GpuWatch gpus_{options_.gpus, wake_};
+  GpuWatch gpus_{watched(options_), wake_};
   LocalWorkers workers_{
       {.program = options_.worker_program,
        .patience_s = options_.patience_s,
        .call = [this](const std::string& device, std::uint64_t start) { return call_of(device, start); },
+       .variables = [this](const std::string& device) { return variables_of(device); },
        .tell = [this](const AgentMessage& message) { tell_of_worker(message); },
        .say = [this](const std::string& what, const std::string& detail) { say(what, detail); }},
       gpus_};

@@ -27,13 +27,20 @@ constexpr std::size_t max_held_ranges = std::size_t{1} << 16;  // of one member
 constexpr const char* agents_service = "agents";
 constexpr const char* weights_service = "weights";
 
-// One device of a machine: slot n is called MACHINE/n.
+// One device of a machine: that of slot n is called MACHINE/n. Slots may be empty.
 struct OfferedDevice {
-  std::string kind;  // as a type of device: "AMD EPYC 7B13"
+  std::string kind;  // as a type of device: "AMD EPYC 7B13", "NVIDIA RTX A6000"
   std::int64_t memory_bytes = 0;
-  double bytes_per_s = 0;  // of memory, read by all threads
-  double flop_per_s = 0;   // fp32
+  double bytes_per_s = 0;  // of memory, read by all threads; 0 of a GPU: as the catalogue has it
+  double flop_per_s = 0;   // fp32; of a GPU bf16, or 0 where its memory's rate is
   std::int32_t threads = 1;
+  std::int32_t slot = 0;
+  std::string vendor = "cpu";
+  std::string backend = "cpu";   // of its worker; the driver does not choose it
+  std::string uuid = {};         // of a GPU, which its worker alone sees
+  std::int64_t total_bytes = 0;  // of a GPU's memory,
+  std::int64_t free_bytes = 0;   // and what of it was free when the agent started
+  std::int32_t kernels = 0;      // version of motley's own for it; 0: LibTorch's alone
   bool operator==(const OfferedDevice&) const = default;
 };
 

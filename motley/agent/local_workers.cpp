@@ -189,7 +189,7 @@ bool LocalWorkers::may_start(const std::string& device, Waiting& waiting) {
 
 void LocalWorkers::start_process(const std::string& device, std::uint64_t number) {
   try {
-    auto process = std::make_unique<WorkerProcess>(options_.program);
+    auto process = std::make_unique<WorkerProcess>(options_.program, options_.variables(device));
     process->send(encode(options_.call(device, number)));
     options_.tell(WorkerStarted{device, number, process->process()});
     options_.say("worker", fmt::format("{} starts", device));

@@ -4,7 +4,9 @@
 #include <sys/utsname.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <filesystem>
+#include <iterator>
 #include <thread>
 
 #include "motley/base/nvidia.hpp"
@@ -14,20 +16,13 @@
 #include "motley/base/version.hpp"
 #include "motley/base/worker_program.hpp"
 #include "motley/cli/command.hpp"
+#include "motley/cli/doctor.hpp"
 #include "motley/model/known_models.hpp"
 #include "motley/model/model.hpp"
 #include "motley/report/table.hpp"
 
 namespace motley::cli {
 namespace {
-
-enum class State { ok, warn, missing };
-
-struct Finding {
-  std::string what;
-  State state = State::ok;
-  std::string detail;
-};
 
 std::string state_name(State state) { return state == State::ok ? "ok" : state == State::warn ? "warn" : "missing"; }
 
@@ -128,8 +123,12 @@ Finding port(int number) {
 int diagnose(const Output& output) {
   std::vector<Finding> findings{processor(), memory(), data(), worker()};
   if (findings.back().state == State::ok) findings.push_back(environment());
+  [[maybe_unused]] const bool workers_run = findings.back().what == "environment" && findings.back().state == State::ok;
   const std::vector<Finding> cards = gpus();
   findings.insert(findings.end(), cards.begin(), cards.end());
+#ifdef MOTLEY_WITH_RUNTIME
+  if (workers_run) std::ranges::copy(offers_of_gpus(), std::back_inserter(findings));
+#endif
   findings.push_back(port(8000));
   Table table({"", "", ""});
   Value list = Value::array();

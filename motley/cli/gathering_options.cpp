@@ -39,7 +39,10 @@ std::vector<std::string> local_agent(const MachineOptions& machine, const std::s
   std::vector<std::string> words{std::filesystem::read_symlink("/proc/self/exe").string(), "join", "-q", "--name",
                                  name};
   if (!machine.memory.empty()) words.insert(words.end(), {"--memory", machine.memory});
-  if (machine.devices > 1) words.insert(words.end(), {"--devices", std::to_string(machine.devices)});
+  if (!machine.gpus.empty()) words.insert(words.end(), {"--devices", machine.gpus});
+  if (machine.processor) words.emplace_back("--processor");
+  if (machine.processor_parts > 0)
+    words.insert(words.end(), {"--processor-parts", std::to_string(machine.processor_parts)});
   if (machine.threads > 0) words.insert(words.end(), {"--device-threads", std::to_string(machine.threads)});
   return words;
 }
@@ -74,7 +77,7 @@ void add_handshakes_option(CLI::App& verb, std::size_t& most) {
 }
 
 GatheringOptions gathering_options(const GatheringFlags& flags, EventLog& events) {
-  offered_memory_bytes(flags.machine);  // throws here rather than in this machine's agent
+  check_machine_options(flags.machine);  // throws here rather than in this machine's agent
   GatheringOptions options;
   options.name = machine_name(flags.machine);
   options.host = flags.listen;

@@ -66,7 +66,7 @@ int join(const JoinOptions& options) {
   }
   EventLog events(shown(options.quiet));
   agent.report = std::ref(events);
-  agent.devices = offered_devices(options.machine, agent.state);
+  agent.devices = offered_devices(options.machine, agent.state, agent.worker_program, agent.report);
   return run_agent(agent, stop.get()) ? 0 : static_cast<int>(ErrorCode::interrupted);
 }
 
@@ -82,6 +82,7 @@ void add_join(CLI::App& parent, Action& action) {
       "examples:\n"
       "  motley join 'motley://10.0.0.5:4700/...'          the line that `motley up` prints\n"
       "  motley join --link-file link --memory \"16 GiB\"    offer 16 GiB, and leave the rest free\n"
+      "  motley join --link-file link --devices 0,2        offer two of the machine's GPUs\n"
       "  MOTLEY_LINK='motley://...' motley join --name attic --model DIR");
   auto* link = verb->add_option("link", options->link, "Link, as `motley up` prints it")->type_name("LINK");
   verb->add_option("--link-file", options->link_file, "File with the link, in place of it")

@@ -5,11 +5,17 @@
 
 #include <algorithm>
 #include <array>
+#include <charconv>
+#include <cstdint>
 #include <fstream>
+#include <iterator>
 #include <optional>
+#include <string_view>
 #include <tuple>
+#include <utility>
 
 #include "motley/agent/machine.hpp"
+#include "motley/agent/offered_gpus.hpp"
 #include "motley/base/error.hpp"
 #include "motley/base/files.hpp"
 #include "motley/base/units.hpp"
@@ -19,10 +25,15 @@
 namespace motley::cli {
 
 void add_machine_options(CLI::App& verb, MachineOptions& options) {
-  verb.add_option("--memory", options.memory, "Memory that this machine offers (default: nine tenths of what is free)")
+  verb.add_option("--memory", options.memory,
+                  "Most of each GPU's memory, and of the processor's (default: what is free but for a rest)")
       ->type_name("SIZE");
   verb.add_option("--name", options.name, "Name of this machine (default: its host name)")->type_name("NAME");
-  verb.add_option("--devices", options.devices, "Equal parts of the processor, a worker each (default 1)")
+  verb.add_option("--devices", options.gpus, "GPUs to offer, as 0,2, or none (default: all; see motley doctor)")
+      ->type_name("NUMBERS");
+  verb.add_flag("--processor", options.processor, "Offer the processor, too; it is where no GPU is");
+  verb.add_option("--processor-parts", options.processor_parts,
+                  "Offer the processor as equal parts, a worker each (default 1)")
       ->check(CLI::Range(1, 64));
   verb.add_option("--device-threads", options.threads, "Threads of each worker (default: all processors, shared)")
       ->check(CLI::Range(1, 1024));
@@ -54,30 +65,65 @@ std::optional<std::pair<double, double>> kept_rates(const std::filesystem::path&
   return std::pair(bytes_per_s, flop_per_s);
 }
 
-}  // namespace
+constexpr double most_memory = 0x1p60;  // that is told from more
 
-std::int64_t offered_memory_bytes(const MachineOptions& options) {
+// As 0,2. Nothing: all that can be used.
+std::optional<std::vector<int>> chosen_gpus(const MachineOptions& options) {
+  if (options.gpus.empty()) return std::nullopt;
+  std::vector<int> chosen;
+  if (options.gpus == no_gpus) return chosen;
+  for (std::string_view rest = options.gpus;; rest.remove_prefix(1)) {
+    int number = -1;
+    const auto [end, failure] = std::from_chars(rest.data(), rest.data() + rest.size(), number);
+    rest.remove_prefix(static_cast<std::size_t>(end - rest.data()));
+    if (failure != std::errc() || number < 0 || !(rest.empty() || rest.front() == ','))
+      throw input_error(fmt::format("--devices {} does not name GPUs", options.gpus),
+                        "give their numbers, as `motley doctor` shows them: --devices 0,2");
+    chosen.push_back(number);
+    if (rest.empty()) return chosen;
+  }
+}
+
+std::optional<std::int64_t> most_memory_bytes(const MachineOptions& options) {
+  if (options.memory.empty()) return std::nullopt;
+  return static_cast<std::int64_t>(std::min(parse_bytes_option(options.memory, "--memory"), most_memory));
+}
+
+// Of the processor, where no GPU is offered. Throws an input error where --memory is more than there is.
+std::int64_t host_memory_bytes(const MachineOptions& options) {
   const std::int64_t usable = usable_memory_bytes();
-  if (options.memory.empty()) return usable;
-  const double memory = parse_bytes_option(options.memory, "--memory");
-  if (memory > static_cast<double>(usable))
+  const std::int64_t memory = most_memory_bytes(options).value_or(usable);
+  if (memory > usable)
     throw input_error(fmt::format("--memory {} is more than the {} that are free here", options.memory,
                                   human_bytes(static_cast<double>(usable))),
                       "offer less, or end what uses the memory");
-  return static_cast<std::int64_t>(memory);
+  return memory;
 }
 
-std::vector<OfferedDevice> offered_devices(const MachineOptions& options, const std::filesystem::path& state) {
-  const std::int64_t memory = offered_memory_bytes(options);
-  const int devices = options.devices;
-  const int threads = options.threads > 0 ? options.threads : std::max(1, usable_threads() / devices);
-  const std::string processor = processor_name(devices * threads);
+GpuList gpus_here(const MachineOptions& options, const std::filesystem::path& worker_program) {
+  return options.gpus == no_gpus || !may_have_gpus() ? GpuList() : list_gpus(worker_program);
+}
+
+// In these slots, with all threads but one for each GPU that is offered.
+std::vector<OfferedDevice> offered_processor(const MachineOptions& options, const std::filesystem::path& state,
+                                             std::size_t first_slot, int gpus) {
+  const int parts = std::max(1, options.processor_parts);
+  if (first_slot + static_cast<std::size_t>(parts) > max_offered_devices)
+    throw input_error(fmt::format("{} parts of the processor do not fit into the slots after {} of GPUs: there are {}",
+                                  parts, first_slot, max_offered_devices),
+                      fmt::format("offer fewer, or delete {}, which keeps the slots of GPUs that are gone",
+                                  (state / "slots").string()));
+  const int threads = options.threads > 0 ? options.threads : std::max(1, (usable_threads() - gpus) / parts);
+  const std::int64_t memory = gpus == 0
+                                  ? host_memory_bytes(options)
+                                  : std::min(usable_memory_bytes(), most_memory_bytes(options).value_or(INT64_MAX));
+  const std::string processor = processor_name(parts * threads);
   const std::filesystem::path file = state / "rates";
   OfferedDevice all{.kind = processor_kind(), .memory_bytes = memory};
   if (const auto rates = kept_rates(file, processor)) {
     std::tie(all.bytes_per_s, all.flop_per_s) = *rates;
   } else {
-    all = measure_processor(memory, devices * threads);
+    all = measure_processor(memory, parts * threads);
     try {
       std::filesystem::create_directories(state);
       replace_file(file, fmt::format("{}\n{:.6g} {:.6g}\n", processor, all.bytes_per_s, all.flop_per_s));
@@ -85,11 +131,49 @@ std::vector<OfferedDevice> offered_devices(const MachineOptions& options, const 
       // It is measured again the next time.
     }
   }
-  return std::vector(static_cast<std::size_t>(devices), OfferedDevice{.kind = all.kind,
-                                                                      .memory_bytes = memory / devices,
-                                                                      .bytes_per_s = all.bytes_per_s / devices,
-                                                                      .flop_per_s = all.flop_per_s / devices,
-                                                                      .threads = threads});
+  std::vector<OfferedDevice> devices(static_cast<std::size_t>(parts),
+                                     OfferedDevice{.kind = all.kind,
+                                                   .memory_bytes = memory / parts,
+                                                   .bytes_per_s = all.bytes_per_s / parts,
+                                                   .flop_per_s = all.flop_per_s / parts,
+                                                   .threads = threads});
+  for (OfferedDevice& device : devices) device.slot = static_cast<std::int32_t>(first_slot++);
+  return devices;
+}
+
+}  // namespace
+
+void check_machine_options(const MachineOptions& options) {
+  const auto chosen = chosen_gpus(options);
+  most_memory_bytes(options);
+  if (may_have_gpus() && options.gpus != no_gpus) return;
+  offered_gpus({}, {}, {.slots = chosen});
+  host_memory_bytes(options);
+}
+
+std::vector<OfferedDevice> offered_devices(
+    const MachineOptions& options, const std::filesystem::path& state, const std::filesystem::path& worker_program,
+    const std::function<void(const std::string& what, const std::string& detail)>& report) {
+  const GpuList list = gpus_here(options, worker_program);
+  const std::vector<std::string> slots = gpu_slots(state / "slots", list.gpus);
+  if (!list.gpus.empty()) try {
+      keep_gpu_slots(state / "slots", slots);
+    } catch (const std::exception&) {
+      // GPUs that are new may have other slots the next time.
+    }
+  GpuChoice choice{.slots = chosen_gpus(options), .memory_bytes = most_memory_bytes(options)};
+  const std::size_t count = std::max<std::size_t>(1, choice.slots ? choice.slots->size() : list.gpus.size());
+  choice.threads = options.threads > 0 ? options.threads : std::max(1, usable_threads() / static_cast<int>(count));
+  auto [devices, left_out] = offered_gpus(list, slots, choice);
+  for (const std::string& why : left_out) report("gpus", why + ": it is not offered");
+  if (!list.cause.empty()) report("gpus", fmt::format("none are offered: {}", list.cause));
+  if (devices.empty() || options.processor || options.processor_parts > 0) {
+    // Where GPUs are gone for a while, it does not take the place of one in a plan that runs.
+    const std::size_t first_slot = options.gpus == no_gpus ? 0 : slots.size();
+    std::ranges::copy(offered_processor(options, state, first_slot, static_cast<int>(devices.size())),
+                      std::back_inserter(devices));
+  }
+  return std::move(devices);
 }
 
 }  // namespace motley::cli

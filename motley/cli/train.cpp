@@ -184,7 +184,11 @@ int train(const TrainOptions& options) {
   record.plan = write(plan);
   EventLog log(shown(options.quiet));
   GatheringOptions gathered;
-  if (record.agents) gathered = gathering_options(options.gathering, log);
+  if (record.agents) {
+    GatheringFlags flags = options.gathering;
+    if (flags.machine.gpus.empty()) flags.machine.gpus = no_gpus;  // the trainer runs on processors
+    gathered = gathering_options(flags, log);
+  }
   check_model(plan, record.model, options.quiet);
   const std::filesystem::path program = prepare_worker_program();
   const std::filesystem::path run = options.resume.empty() ? options.output : options.resume;

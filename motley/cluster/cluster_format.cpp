@@ -251,7 +251,8 @@ Schema<MachineDescription> schema_of(Bound<MachineDescription>) {
       .field("count", &M::count, "Number of identical machines; above 1 they are name-0 to name-(n-1). Default 1.",
              {.min = 1, .max = 100000})
       .field("site", &M::site, "Machines of a site share a fast network. Default: `default`.")
-      .field("devices", &M::devices, "Types in slot order, repeated with `*`: `A6000*4`.", {.required = true})
+      .field("devices", &M::devices, "Types in slot order, repeated with `*`: `A6000*4`. `empty` leaves a slot out.",
+             {.required = true})
       .field("link", &M::link, "Link between the devices of this machine. Default: `network.within_machine`.")
       .quantity("host_memory", &M::host_memory_bytes, Dimension::bytes, "For offloading.", {.above = 0})
       .field("disk", &M::disk, "For offloading.")

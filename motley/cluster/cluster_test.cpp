@@ -149,6 +149,20 @@ reserve = "2 GiB"
   EXPECT_EQ(cluster.types[0].usd_per_hour, 0);
 }
 
+TEST(Cluster, ASlotMayBeEmpty) {
+  const Cluster cluster = cluster_of(R"(
+[[machine]]
+name = "box"
+devices = ["A4000", "empty*2", "A6000"]
+)");
+  ASSERT_EQ(cluster.devices.size(), 2u);
+  EXPECT_EQ(cluster.devices[0].name, "box/0");
+  EXPECT_EQ(cluster.devices[1].name, "box/3");
+  EXPECT_EQ(cluster.machines[0].devices, (std::vector<int>{0, 1}));
+  EXPECT_EQ(cluster.type_of(1).name, "A6000");
+  EXPECT_THROW(cluster_of("[[machine]]\nname = \"box\"\ndevices = [\"empty*2\"]"), Error);
+}
+
 TEST(Cluster, NewTypesTakeDefaults) {
   const Cluster cluster = cluster_of(R"(
 [[machine]]

@@ -12,6 +12,9 @@ namespace motley {
 // Lower case without spaces, dashes and underscores: "RTX 4090" -> "rtx4090".
 std::string plain_name(std::string_view name);
 
+// In place of a type in a machine's `devices`: its slot is left out.
+inline constexpr std::string_view empty_slot = "empty";
+
 // The `flops` table: FLOP/s by data type.
 FieldDoc flops_row(bool required);
 std::map<std::string, double> read_flops(const Reader& reader);

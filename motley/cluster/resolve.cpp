@@ -19,6 +19,7 @@ namespace motley {
 namespace {
 
 constexpr std::int64_t largest_cluster = 100000;  // devices
+constexpr int no_type = -1;                       // of an empty slot
 constexpr std::int64_t gibibyte = std::int64_t{1} << 30;
 
 // The place of a key or item below `root`, as far down as the document goes.
@@ -234,8 +235,11 @@ void add_machines(Cluster& cluster, TypeTable& types, const Reader& root) {
     for (std::size_t d = 0; d < described.devices.size(); ++d) {
       const Reader place = at(root, {"machine", m, "devices", d});
       const DeviceGroup group = parse_group(described.devices[d], place);
-      slots.insert(slots.end(), static_cast<std::size_t>(group.count), types.use(group.type, place));
+      slots.insert(slots.end(), static_cast<std::size_t>(group.count),
+                   group.type == empty_slot ? no_type : types.use(group.type, place));
     }
+    if (std::ranges::count(slots, no_type) == std::ssize(slots))
+      at(root, {"machine", m, "devices"}).fail("all slots of the machine are empty", "leave the machine out");
     const auto total =
         static_cast<std::int64_t>(cluster.devices.size()) + described.count * static_cast<std::int64_t>(slots.size());
     if (total > largest_cluster)
@@ -250,11 +254,13 @@ void add_machines(Cluster& cluster, TypeTable& types, const Reader& root) {
         at(root, {"machine", m, "name"})
             .fail(fmt::format("machine \"{}\" is described twice", machine.name),
                   "give machines unique names; `count` makes copies");
-      for (const int type : slots) {
+      for (std::size_t slot = 0; slot < slots.size(); ++slot) {
+        const int type = slots[slot];
+        if (type == no_type) continue;
         machine.through_host = machine.through_host || exchanges_through_host(types.name(type));
         machine.devices.push_back(static_cast<int>(cluster.devices.size()));
-        cluster.devices.push_back({fmt::format("{}/{}", machine.name, machine.devices.size() - 1), type,
-                                   static_cast<int>(cluster.machines.size())});
+        cluster.devices.push_back(
+            {fmt::format("{}/{}", machine.name, slot), type, static_cast<int>(cluster.machines.size())});
       }
       cluster.machines.push_back(std::move(machine));
     }

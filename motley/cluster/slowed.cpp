@@ -2,6 +2,10 @@
 
 #include <fmt/format.h>
 
+#include <string>
+
+#include "motley/cluster/names.hpp"
+
 namespace motley {
 namespace {
 
@@ -26,6 +30,7 @@ Cluster slowed(const Cluster& cluster, const std::map<std::string, double>& fact
     described.devices.clear();
     for (const int device : machine.devices) {
       const std::string& name = cluster.devices[static_cast<std::size_t>(device)].name;
+      described.devices.resize(std::stoul(name.substr(name.rfind('/') + 1)), std::string(empty_slot));
       const auto factor = factors.find(name);
       if (factor != factors.end())
         description.device_types.push_back(slowed(cluster.type_of(device), factor->second, name));

@@ -55,5 +55,16 @@ TEST(SlowedCluster, HasTheSameDevicesAndLinksAndTheSlowOnesAreSlower) {
   EXPECT_EQ(slowed(before, {}).types, before.types);
 }
 
+TEST(SlowedCluster, LeavesEmptySlotsEmpty) {
+  ClusterDescription description = two_kinds().description;
+  description.machines[1].devices = {"empty", "T4", "empty*2", "small"};
+  const Cluster before = resolve(std::move(description), "a test");
+  const Cluster after = slowed(before, {{"attic/4", 2}});
+  ASSERT_EQ(after.devices.size(), before.devices.size());
+  for (std::size_t i = 0; i < before.devices.size(); ++i) EXPECT_EQ(after.devices[i].name, before.devices[i].name);
+  EXPECT_EQ(before.devices.back().name, "attic/4");
+  EXPECT_EQ(after.description.machines.back().devices.size(), 5u);
+}
+
 }  // namespace
 }  // namespace motley

@@ -77,7 +77,7 @@ TEST_F(AgentMachinesTest, AMemberJoinsWithWhatItOffers) {
   EXPECT_EQ(names(), std::set<std::string>());
   agent.report(2);
   ASSERT_TRUE(become({"box"}));
-  EXPECT_EQ(machines_.list(), (std::vector<MachineStatus>{{"box", "127.0.0.1", {some_device, some_device}}}));
+  EXPECT_EQ(machines_.list(), (std::vector<MachineStatus>{{"box", "127.0.0.1", some_devices(2)}}));
   HandAgent attic(machines_, "attic");
   attic.report();
   ASSERT_TRUE(become({"attic", "box"}));
@@ -92,9 +92,9 @@ TEST_F(AgentMachinesTest, ADeviceWithoutMemoryOrSpeedIsRefused) {
     return agent.has_ended();
   };
   const auto with = [](auto change) {
-    OfferedDevice device = some_device;
-    change(device);
-    return std::vector{some_device, device};
+    std::vector<OfferedDevice> devices = some_devices(2);
+    change(devices[1]);
+    return devices;
   };
   EXPECT_TRUE(is_refused({}));
   EXPECT_TRUE(is_refused(with([](OfferedDevice& device) { device.memory_bytes = 0; })));
@@ -116,6 +116,42 @@ TEST_F(AgentMachinesTest, ADeviceWithoutMemoryOrSpeedIsRefused) {
   EXPECT_TRUE(tells("lost: box broke the protocol: no device has 8388608 TiB, "));
 }
 
+TEST_F(AgentMachinesTest, AGpuThatCannotBeOneIsRefused) {
+  OfferedDevice gpu{.kind = "NVIDIA RTX A6000",
+                    .memory_bytes = std::int64_t{40} << 30,
+                    .slot = 2,
+                    .vendor = "nvidia",
+                    .backend = "cuda:0",
+                    .uuid = "GPU-1",
+                    .total_bytes = std::int64_t{48} << 30,
+                    .free_bytes = std::int64_t{47} << 30};
+  const auto refusal = [&](auto change) {
+    OfferedDevice device = gpu;
+    change(device);
+    HandAgent agent(machines_, "box");
+    agent.send(AgentReport{{some_device, device}});
+    return agent.has_ended();
+  };
+  EXPECT_TRUE(refusal([](OfferedDevice& device) { device.slot = 0; })) << "another device's";
+  EXPECT_TRUE(refusal([](OfferedDevice& device) { device.slot = 64; }));
+  EXPECT_TRUE(refusal([](OfferedDevice& device) { device.slot = -1; }));
+  EXPECT_TRUE(refusal([](OfferedDevice& device) { device.uuid.clear(); }));
+  EXPECT_TRUE(refusal([](OfferedDevice& device) { device.uuid = "0,1"; }));
+  EXPECT_TRUE(refusal([](OfferedDevice& device) { device.vendor = "cpu"; }));
+  EXPECT_TRUE(refusal([](OfferedDevice& device) { device.vendor = "abacus"; }));
+  EXPECT_TRUE(refusal([](OfferedDevice& device) { device.backend.assign(1000, 'x'); }));
+  EXPECT_TRUE(refusal([](OfferedDevice& device) { device.memory_bytes = device.total_bytes; }));
+  EXPECT_TRUE(refusal([](OfferedDevice& device) { device.free_bytes = INT64_MAX; }));
+  EXPECT_TRUE(refusal([](OfferedDevice& device) { device.kernels = -1; }));
+  EXPECT_TRUE(refusal([](OfferedDevice& device) { device.bytes_per_s = 1e12; })) << "one rate alone";
+  EXPECT_TRUE(refusal([](OfferedDevice& device) { device.kind = "abacus"; })) << "nothing tells its rates";
+  EXPECT_EQ(names(), std::set<std::string>());
+  HandAgent agent(machines_, "box");
+  agent.send(AgentReport{{some_device, gpu}});
+  EXPECT_TRUE(become({"box"}));
+  EXPECT_EQ(machines_.offered({}).devices.back().name, "box/2");
+}
+
 TEST_F(AgentMachinesTest, AnAddressThatIsNoneIsRefused) {
   for (const std::string& address : {std::string("nowhere"), std::string("10.0.0.7:port"), std::string(1000, '1')}) {
     HandAgent agent(machines_, "box");
@@ -129,7 +165,9 @@ TEST_F(AgentMachinesTest, KindsOfDevicesNameNothing) {
   HandAgent box(machines_, "box"), box_1(machines_, "box-1");
   OfferedDevice odd = some_device;
   odd.kind = "A6000*4, toy of box/1\n[[machine]]";
-  box.send(AgentReport{{odd, odd}});
+  OfferedDevice second = odd;
+  second.slot = 1;
+  box.send(AgentReport{{odd, second}});
   box_1.send(AgentReport{{odd}});
   ASSERT_TRUE(become({"box", "box-1"}));
   const Cluster cluster = cluster_of(machines_.list(), {}, assumed_network());

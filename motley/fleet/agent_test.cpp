@@ -523,6 +523,37 @@ TEST_F(DrivenAgentTest, ReportsItsDevicesAndShowsThatItIsAlive) {
   for (int i = 0; i < 2; ++i) EXPECT_EQ(decode_agent(*stream->receive(soon())), AgentMessage(AgentAlive{}));
 }
 
+// Which GPU it is only the agent knows: to the worker it is the first and only one.
+TEST_F(DrivenAgentTest, AWorkerSeesTheGpuOfItsSlot) {
+  const fs::path told = folder / "told";
+  ::setenv("MOTLEY_FAKE_WORKER_TELLS", told.c_str(), 1);
+  AgentOptions with_gpus = options();
+  with_gpus.worker_program = program_beside("fake-worker");
+  OfferedDevice gpu{.kind = "NVIDIA T4",
+                    .memory_bytes = 1 << 20,
+                    .vendor = "nvidia",
+                    .backend = "cuda:0",
+                    .uuid = "GPU-0",
+                    .total_bytes = 1 << 20,
+                    .free_bytes = 1 << 20};
+  with_gpus.devices = {gpu, gpu};
+  with_gpus.devices[1].slot = 2;
+  with_gpus.devices[1].uuid = "GPU-2";
+  const RunningAgent agent(with_gpus);
+  const auto [stream, word] = driver_.next();
+  HandDriver::receive<AgentReport>(*stream);
+  HandDriver::send(*stream, Weights{manifest_});
+  HandDriver::send(*stream, StartWorker{"box/2", 1, {}});
+  std::string line;
+  for (const Instant until = soon(); line.empty() && seconds_until(until) > 0;
+       std::this_thread::sleep_for(std::chrono::milliseconds(2))) {
+    std::ifstream in(told);
+    if (!std::getline(in, line) || in.eof()) line.clear();
+  }
+  ::unsetenv("MOTLEY_FAKE_WORKER_TELLS");
+  EXPECT_EQ(line, "box/2 on cuda:0 sees GPU-2");
+}
+
 TEST_F(DrivenAgentTest, KeepsItsWorkersWhileItCallsAgain) {
   const RunningAgent agent(options());
   auto [stream, word] = driver_.next();
@@ -670,9 +701,12 @@ class WatchingAgentTest : public DrivenAgentTest {
  protected:
   AgentOptions options() {
     AgentOptions watching = DrivenAgentTest::options();
-    watching.devices.push_back(watching.devices.front());
+    watching.devices.front().uuid = "GPU-0";
+    OfferedDevice& second = watching.devices.emplace_back(watching.devices.front());
+    second.slot = 1;
+    second.uuid = "GPU-1";
     watching.patience_s = 0.3;
-    watching.gpus = {.gpus = {{"box/0", "GPU-0"}, {"box/1", "GPU-1"}}, .library = MOTLEY_NVML_STUB, .poll_s = 0.02};
+    watching.watch = {.library = MOTLEY_NVML_STUB, .poll_s = 0.02};
     return watching;
   }
   std::unique_ptr<BlockingMessageStream> connect() {

@@ -5,7 +5,12 @@
 #include <algorithm>
 #include <map>
 #include <string>
+#include <tuple>
 #include <utility>
+
+#include "motley/base/error.hpp"
+#include "motley/cluster/names.hpp"
+#include "motley/workers/gpu_list.hpp"
 
 namespace motley {
 
@@ -16,6 +21,9 @@ namespace {
 // tokens.
 constexpr Efficiency measured_shares{
     .compute = 0.8, .bandwidth = 1, .quantised_bandwidth = 1, .in_turn = true, .basis = Basis::guess};
+
+// GPUs of one kind are alike where the smaller figure is at least this share of the larger.
+constexpr double like_memory = 0.9, like_rates = 0.97;
 
 // Both directions of a pair in one. A direction that was not measured is like the other.
 void add_links(const std::vector<MachineLink>& links, ClusterDescription& description) {
@@ -35,6 +43,75 @@ void add_links(const std::vector<MachineLink>& links, ClusterDescription& descri
     if (is_there(ends.first) && is_there(ends.second)) description.links.push_back(std::move(pair));
 }
 
+// Speeds were measured here and now: each processor is a type of its own.
+DeviceType type_of_processor(const OfferedDevice& device, std::size_t number) {
+  DeviceType type;
+  type.name = fmt::format("processor {}", number);  // whatever a member calls it
+  type.vendor = "cpu";
+  type.memory_bytes = device.memory_bytes;
+  type.memory_bandwidth_bytes_per_s = device.bytes_per_s;
+  type.flop_per_s = {{"fp32", device.flop_per_s}, {"bf16", device.flop_per_s}};
+  type.efficiency = measured_shares;
+  type.reserve_bytes = 0;
+  return type;
+}
+
+// The catalogue's, with what was measured in its place. A slice of a card has the same share of everything as it has of
+// the memory.
+DeviceType type_of_gpu(const OfferedDevice& device) {
+  const DeviceType* known = find_in_catalogue(whole_card(device.kind));
+  if (known == nullptr) throw Error(ErrorCode::peer, "a kind of GPU that the catalogue does not know");
+  DeviceType type = *known;
+  if (whole_card(device.kind) != device.kind) {
+    const double share =
+        std::min(1.0, static_cast<double>(device.total_bytes) / static_cast<double>(type.memory_bytes));
+    type.name += " slice";
+    type.memory_bandwidth_bytes_per_s *= share;
+    for (auto& [data_type, flop_per_s] : type.flop_per_s) flop_per_s *= share;
+    type.efficiency.basis = type.training.basis = Basis::guess;
+  }
+  if (device.bytes_per_s > 0) {
+    type.memory_bandwidth_bytes_per_s = device.bytes_per_s;
+    for (const char* data_type : {"bf16", "fp16"})
+      if (const auto rate = type.flop_per_s.find(data_type); rate != type.flop_per_s.end())
+        rate->second = device.flop_per_s;
+  }
+  return type;
+}
+
+bool are_within(double a, double b, double share) { return std::min(a, b) >= share * std::max(a, b); }
+
+struct GpuOfMachine {
+  const OfferedDevice* device;
+  std::size_t machine;
+};
+
+// Types of one kind are few, since planners treat devices of a type alike: one is planned with the least memory of its
+// GPUs.
+void add_gpus(std::vector<GpuOfMachine> gpus, ClusterDescription& description) {
+  std::ranges::stable_sort(gpus, [](const GpuOfMachine& a, const GpuOfMachine& b) {
+    return std::tie(a.device->kind, b.device->memory_bytes) < std::tie(b.device->kind, a.device->memory_bytes);
+  });
+  std::map<std::string, int> numbers;  // of types of one name
+  const OfferedDevice* first = nullptr;
+  for (const auto& [device, machine] : gpus) {
+    const bool is_like_first =
+        first != nullptr && first->kind == device->kind &&
+        are_within(static_cast<double>(first->memory_bytes), static_cast<double>(device->memory_bytes), like_memory) &&
+        are_within(first->bytes_per_s, device->bytes_per_s, like_rates) &&
+        are_within(first->flop_per_s, device->flop_per_s, like_rates);
+    if (!is_like_first) {
+      first = device;
+      DeviceType type = type_of_gpu(*device);
+      if (const int number = ++numbers[type.name]; number > 1) type.name += fmt::format(" ({})", number);
+      description.device_types.push_back(std::move(type));
+    }
+    DeviceType& type = description.device_types.back();
+    type.memory_bytes = device->memory_bytes;  // less than that of those before it
+    description.machines[machine].devices[static_cast<std::size_t>(device->slot)] = type.name;
+  }
+}
+
 }  // namespace
 
 Cluster cluster_of(const std::vector<MachineStatus>& members, const std::vector<MachineLink>& links,
@@ -42,25 +119,23 @@ Cluster cluster_of(const std::vector<MachineStatus>& members, const std::vector<
   ClusterDescription description;
   description.name = "members";
   description.network = network;
+  std::vector<GpuOfMachine> gpus;
   for (const MachineStatus& member : members) {
     MachineDescription machine;
     machine.name = member.name;
-    for (std::size_t slot = 0; slot < member.devices.size(); ++slot) {
-      const OfferedDevice& device = member.devices[slot];
-      // Speeds were measured here and now: each device is a type of its own.
-      DeviceType type;
-      type.name = fmt::format("processor {}", description.device_types.size() + 1);  // whatever a member calls it
-      type.vendor = "cpu";
-      type.memory_bytes = device.memory_bytes;
-      type.memory_bandwidth_bytes_per_s = device.bytes_per_s;
-      type.flop_per_s = {{"fp32", device.flop_per_s}, {"bf16", device.flop_per_s}};
-      type.efficiency = measured_shares;
-      type.reserve_bytes = 0;
-      machine.devices.push_back(type.name);
-      description.device_types.push_back(std::move(type));
+    for (const OfferedDevice& device : member.devices) {
+      const auto slot = static_cast<std::size_t>(device.slot);
+      machine.devices.resize(std::max(machine.devices.size(), slot + 1), std::string(empty_slot));
+      if (device.vendor == "cpu") {
+        description.device_types.push_back(type_of_processor(device, description.device_types.size() + 1));
+        machine.devices[slot] = description.device_types.back().name;
+      } else {
+        gpus.push_back({&device, description.machines.size()});
+      }
     }
     description.machines.push_back(std::move(machine));
   }
+  add_gpus(std::move(gpus), description);
   add_links(links, description);
   return resolve(std::move(description), "the members' reports");
 }

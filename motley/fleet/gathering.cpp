@@ -198,15 +198,21 @@ void Gathering::check_described(const Cluster& cluster) const {
     if (machine.devices.size() != member->devices.size())
       throw input_error(fmt::format("the cluster file gives {} {}, and its agent offers {}", machine.name,
                                     counted(machine.devices.size(), "device"), member->devices.size()),
-                        "describe each machine with its processor as one device");
-    for (std::size_t slot = 0; slot < machine.devices.size(); ++slot)
-      if (const auto described = cluster.type_of(machine.devices[slot]).memory_bytes,
-          offered = member->devices[slot].memory_bytes;
-          described > offered)
-        throw input_error(
-            fmt::format("the cluster file gives {}/{} {}, and its agent offers {}", machine.name, slot,
-                        human_bytes(static_cast<double>(described)), human_bytes(static_cast<double>(offered))),
-            "describe less memory, or start the agent with a larger --memory");
+                        "describe what the machine offers: its GPUs, or its processor as one device");
+    for (const int device : machine.devices) {
+      const std::string& name = cluster.devices[static_cast<std::size_t>(device)].name;
+      const auto offer = std::ranges::find_if(member->devices, [&](const OfferedDevice& one) {
+        return name == fmt::format("{}/{}", machine.name, one.slot);
+      });
+      if (offer == member->devices.end())
+        throw input_error(fmt::format("the cluster file gives {}, which its agent does not offer", name),
+                          "describe what the machine offers; `empty` leaves a slot out");
+      if (const auto described = cluster.type_of(device).memory_bytes; described > offer->memory_bytes)
+        throw input_error(fmt::format("the cluster file gives {} {}, and its agent offers {}", name,
+                                      human_bytes(static_cast<double>(described)),
+                                      human_bytes(static_cast<double>(offer->memory_bytes))),
+                          "describe less memory, or start the agent with a larger --memory");
+    }
   }
 }
 

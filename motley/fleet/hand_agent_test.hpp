@@ -20,6 +20,11 @@ namespace motley {
 inline const RelayAccess with_secret{.key = "secret", .identity = {}};
 inline const std::string this_version(version());
 inline const OfferedDevice some_device{"toy", 1 << 20, 1e9, 1e9, 2};
+inline std::vector<OfferedDevice> some_devices(std::size_t count) {
+  std::vector<OfferedDevice> devices(count, some_device);
+  for (std::size_t slot = 0; slot < count; ++slot) devices[slot].slot = static_cast<std::int32_t>(slot);
+  return devices;
+}
 
 // Machines whose workers read these chunks.
 struct FleetOfChunks final : Fleet {
@@ -60,7 +65,7 @@ class HandAgent {
   }
 
   void send(const AgentMessage& message) { stream_.send(encode_agent(message), soon()); }
-  void report(std::size_t devices = 1) { send(AgentReport{std::vector(devices, some_device)}); }
+  void report(std::size_t devices = 1) { send(AgentReport{some_devices(devices)}); }
   // The next message that is more than a sign of life; none: the connection has ended.
   std::optional<AgentMessage> receive() {
     for (;;) {

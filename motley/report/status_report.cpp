@@ -58,10 +58,15 @@ std::string status_report(const Value& status) {
       for (const Value& device : answer_list(machine, "devices")) memory_bytes += answer_number(device, "memory_bytes");
       text += fmt::format("  {} at {}, {}\n", answer_text(machine, "name"), answer_text(machine, "address"),
                           human_bytes(memory_bytes));
-      for (const Value& device : answer_list(machine, "devices"))
+      for (const Value& device : answer_list(machine, "devices")) {
+        if (device.find("uuid") != nullptr)
+          text += fmt::format("    {}, {}, {} of {}\n", answer_text(device, "device"), answer_text(device, "type"),
+                              human_bytes(answer_number(device, "memory_bytes")),
+                              human_bytes(answer_number(device, "total_bytes")));
         if (const Value* cause = device.find("out_of_service"); cause != nullptr && cause->is_string())
           text += fmt::format("    {} is out of service: {}\n", answer_text(device, "device"),
                               answer_text(device, "out_of_service"));
+      }
     }
     text +=
         "\n" +

@@ -45,6 +45,15 @@ TEST(StatusReport, ShowsPlanRequestsMachinesAndWorkers) {
   EXPECT_THAT(text, HasSubstr("box/1   r0/s0     0       77   50%  4.00 KiB\n"));
 }
 
+TEST(StatusReport, ShowsTheGpusOfAMachine) {
+  Value answer = answer_of_a_server();
+  answer.set("members", parse_json(R"([{"name": "attic", "address": "10.0.0.5", "devices": [
+    {"device": "attic/2", "type": "NVIDIA T4", "uuid": "GPU-2", "memory_bytes": 1024, "total_bytes": 2048}]}])",
+                                   "the answer"));
+  EXPECT_THAT(status_report(answer),
+              HasSubstr("  attic at 10.0.0.5, 1.00 KiB\n    attic/2, NVIDIA T4, 1.00 KiB of 2.00 KiB\n"));
+}
+
 TEST(StatusReport, AnAnswerOfAnotherKindIsThePeersFault) {
   for (const char* field : {"state", "epoch", "plan", "routes", "held", "workers", "uptime_s"}) {
     Value answer = answer_of_a_server();

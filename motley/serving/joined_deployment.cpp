@@ -12,15 +12,15 @@
 namespace motley {
 namespace {
 
-std::string device_name(const MachineStatus& member, std::size_t slot) {
-  return fmt::format("{}/{}", member.name, slot);
+std::string device_name(const MachineStatus& member, const OfferedDevice& device) {
+  return fmt::format("{}/{}", member.name, device.slot);
 }
 
 // Once the machines that are waited for are there. One that comes later may have any name.
 void check_without(const std::vector<std::string>& without, const std::vector<MachineStatus>& members) {
   std::vector<std::string> devices;
   for (const MachineStatus& member : members)
-    for (std::size_t slot = 0; slot < member.devices.size(); ++slot) devices.push_back(device_name(member, slot));
+    for (const OfferedDevice& device : member.devices) devices.push_back(device_name(member, device));
   for (const std::string& device : without)
     if (std::ranges::find(devices, device) == devices.end())
       throw input_error(fmt::format("--without \"{}\" is not a device of a machine that has joined", device),
@@ -31,17 +31,24 @@ Value members_value(const std::vector<MachineStatus>& members) {
   Value::Array all;
   for (const MachineStatus& member : members) {
     Value::Array devices;
-    for (std::size_t slot = 0; slot < member.devices.size(); ++slot) {
-      const OfferedDevice& device = member.devices[slot];
-      const auto out = member.out_of_service.find(device_name(member, slot));
+    for (const OfferedDevice& device : member.devices) {
+      const auto out = member.out_of_service.find(device_name(member, device));
       const Value cause = out == member.out_of_service.end() ? Value() : Value(out->second);
-      devices.push_back(Value::object({{"device", device_name(member, slot)},
+      Value described = Value::object({{"device", device_name(member, device)},
                                        {"out_of_service", cause},
                                        {"type", device.kind},
+                                       {"vendor", device.vendor},
                                        {"memory_bytes", device.memory_bytes},
                                        {"bytes_per_s", device.bytes_per_s},
                                        {"flop_per_s", device.flop_per_s},
-                                       {"threads", device.threads}}));
+                                       {"threads", device.threads}});
+      if (!device.uuid.empty()) {
+        described.set("uuid", device.uuid);
+        described.set("total_bytes", device.total_bytes);
+        described.set("free_bytes", device.free_bytes);
+        described.set("kernels", static_cast<std::int64_t>(device.kernels));
+      }
+      devices.push_back(std::move(described));
     }
     all.push_back(
         Value::object({{"name", member.name}, {"address", member.address}, {"devices", Value(std::move(devices))}}));

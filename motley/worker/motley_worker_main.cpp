@@ -1,12 +1,17 @@
 // motley-worker --control-fd N: one device's part of a plan. Started by the driver, which holds the other end of
 // descriptor N.
+// motley-worker --devices: lists the GPUs of this machine, and ends (workers/gpu_list.hpp).
+#include <sys/prctl.h>
 #include <sys/socket.h>
+#include <unistd.h>
 
 #include <charconv>
+#include <csignal>
 #include <cstdio>
 #include <string_view>
 
 #include "motley/base/error.hpp"
+#include "motley/engine/cuda/cuda_list.hpp"
 #include "motley/worker/worker.hpp"
 
 namespace {
@@ -24,9 +29,26 @@ int control_descriptor(int argc, char** argv) {
   return usable ? number : -1;
 }
 
+// Ends the process at once: CUDA's contexts take a while to be taken down in order.
+[[noreturn]] void answer(const std::string& text, int code) {
+  std::fputs(text.c_str(), stdout);
+  std::fflush(stdout);
+  ::_exit(code);
+}
+
+[[noreturn]] void list_devices() {
+  ::prctl(PR_SET_PDEATHSIG, SIGKILL);
+  try {
+    answer(motley::gpu_lines(motley::list_cuda_devices()), 0);
+  } catch (const std::exception& error) {
+    answer(motley::no_gpu_line(motley::with_hint(error)), static_cast<int>(motley::ErrorCode::environment));
+  }
+}
+
 }  // namespace
 
 int main(int argc, char** argv) {
+  if (argc == 2 && std::string_view(argv[1]) == "--devices") list_devices();
   const int descriptor = control_descriptor(argc, argv);
   if (descriptor < 0) {
     std::fputs("motley-worker is started by `motley serve`, `chat` and `train`, with a connection to them\n", stderr);

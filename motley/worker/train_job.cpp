@@ -8,7 +8,8 @@ namespace {
 
 void train(const WorkerSide& worker) {
   const ComputeDevice& device = open_device(worker.self.backend);
-  if (device.has_own_memory()) throw input_error("the trainer runs on processors", "give --backend cpu");
+  if (device.has_own_memory())
+    throw input_error("the trainer runs on processors", "give --backend cpu, or join with --devices none");
   train_steps(
       worker.driver, [&] { return worker.queue.pop().message; }, worker.self, device, worker.fabric, worker.activity);
 }

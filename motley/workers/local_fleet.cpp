@@ -48,8 +48,12 @@ class LocalStart final : public WorkerStart {
   // `host`: of the workers' addresses.
   explicit LocalStart(std::string host) : host_(std::move(host)) {}
 
+  // GPUs are numbered as NVIDIA's tools number them, not the fastest first.
   void start(const std::filesystem::path& program, const CallDriver& call) {
-    starting_.push_back({.device = call.device, .stage = {}, .handle = std::make_unique<WorkerProcess>(program)});
+    const Variables variables =
+        call.backend.starts_with("cuda") ? Variables{{"CUDA_DEVICE_ORDER", "PCI_BUS_ID"}} : Variables();
+    starting_.push_back(
+        {.device = call.device, .stage = {}, .handle = std::make_unique<WorkerProcess>(program, variables)});
     starting_.back().handle->send(encode(call));
   }
 

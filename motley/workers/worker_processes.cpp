@@ -8,6 +8,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <array>
 #include <cerrno>
 #include <csignal>
@@ -19,7 +20,7 @@ namespace motley {
 namespace {
 
 // In the child, where another thread may have held any lock at the fork: system calls only.
-[[noreturn]] void become_worker(const char* program, char* const* arguments, int control, pid_t driver) {
+[[noreturn]] void become_worker(char* const* arguments, char* const* environment, int control, pid_t driver) {
   sigset_t none;
   sigemptyset(&none);
   ::sigprocmask(SIG_SETMASK, &none, nullptr);
@@ -27,24 +28,46 @@ namespace {
   ::prctl(PR_SET_PDEATHSIG, SIGKILL);
   if (::getppid() != driver) ::_exit(1);  // it died before the line above
   ::fcntl(control, F_SETFD, 0);           // all others close
-  ::execv(program, arguments);
+  ::execve(arguments[0], arguments, environment);
   ::_exit(127);
+}
+
+// What this process has, with `variables` in place of what it has of them.
+std::vector<std::string> environment_with(const Variables& variables) {
+  std::vector<std::string> all;
+  for (char** inherited = environ; *inherited != nullptr; ++inherited) {
+    const std::string_view text = *inherited;
+    const auto is_replaced = [&](const auto& variable) { return text.substr(0, text.find('=')) == variable.first; };
+    if (std::ranges::none_of(variables, is_replaced)) all.emplace_back(text);
+  }
+  for (const auto& [name, value] : variables) all.push_back(name + "=" + value);
+  return all;
+}
+
+// As the kernel takes them.
+std::vector<char*> pointers_to(std::vector<std::string>& texts) {
+  std::vector<char*> pointers;
+  for (std::string& text : texts) pointers.push_back(text.data());
+  pointers.push_back(nullptr);
+  return pointers;
 }
 
 }  // namespace
 
-WorkerProcess::WorkerProcess(const std::filesystem::path& program) : control_(ByteStream(), max_message_bytes) {
+WorkerProcess::WorkerProcess(const std::filesystem::path& program, const Variables& variables)
+    : control_(ByteStream(), max_message_bytes) {
   std::array<int, 2> ends{};
   if (::socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0, ends.data()) != 0)
     throw environment_error("cannot make a control connection");
   control_ = MessageStream(ByteStream(FileDescriptor(ends[0])), max_message_bytes);
   const FileDescriptor theirs(ends[1]);
 
-  std::array<std::string, 3> words{program.string(), "--control-fd", std::to_string(theirs.get())};
-  const std::array<char*, 4> arguments{words[0].data(), words[1].data(), words[2].data(), nullptr};
+  std::vector<std::string> words{program.string(), "--control-fd", std::to_string(theirs.get())};
+  std::vector<std::string> settings = environment_with(variables);
+  const std::vector<char*> arguments = pointers_to(words), environment = pointers_to(settings);
   const pid_t driver = ::getpid();
   process_ = ::fork();
-  if (process_ == 0) become_worker(words[0].c_str(), arguments.data(), theirs.get(), driver);
+  if (process_ == 0) become_worker(arguments.data(), environment.data(), theirs.get(), driver);
   if (process_ < 0) throw environment_error("cannot start a worker process");
   // glibc 2.36 declares pidfd_open() for C only.
   exit_ = FileDescriptor(static_cast<int>(::syscall(SYS_pidfd_open, process_, 0)));

@@ -8,6 +8,7 @@
 
 #include "motley/base/clock.hpp"
 #include "motley/workers/control_connection.hpp"
+#include "motley/workers/gpu_list.hpp"
 #include "motley/workers/worker_handle.hpp"
 
 namespace motley {
@@ -16,8 +17,9 @@ namespace motley {
 class WorkerProcess final : public WorkerHandle {
  public:
   // Runs `program --control-fd N` in a process group of its own, so that a Ctrl-C meant for the driver does not reach
-  // it. The kernel ends it when the calling thread ends. Throws an environment error where the process cannot be made.
-  explicit WorkerProcess(const std::filesystem::path& program);
+  // it, with `variables` in place of what the environment has of them. The kernel ends it when the calling thread ends.
+  // Throws an environment error where the process cannot be made.
+  explicit WorkerProcess(const std::filesystem::path& program, const Variables& variables = {});
   ~WorkerProcess() override;  // ends it, and waits for that some seconds at most, from the first kill() on
   WorkerProcess(const WorkerProcess&) = delete;
   WorkerProcess& operator=(const WorkerProcess&) = delete;

@@ -6,12 +6,17 @@
 #include <unistd.h>
 
 #include <array>
+#include <chrono>
 #include <csignal>
 #include <cstdlib>
 #include <filesystem>
 #include <fstream>
 #include <memory>
+#include <sstream>
 #include <string>
+#include <thread>
+
+#include "motley/base/clock.hpp"
 
 namespace motley {
 namespace {
@@ -40,6 +45,23 @@ TEST_F(WorkerProcessTest, EndsWithItsOwner) {
     EXPECT_EQ(::kill(process, 0), 0);
   }
   EXPECT_EQ(::kill(process, 0), -1) << "it has been waited for, too";
+}
+
+TEST_F(WorkerProcessTest, HasTheVariablesThatItIsGivenAndTheRest) {
+  ::setenv("CUDA_VISIBLE_DEVICES", "0,1", 1);
+  ::setenv("CUDA_VISIBLE_DEVICES_TOO", "stays", 1);
+  const fs::path told = folder_ / "told";
+  std::ofstream(program_) << "#!/bin/sh\nenv | grep -E '^CUDA_(DEVICE|VISIBLE)' | sort > " << told.string() << "\n";
+  {
+    WorkerProcess worker(program_, gpu_variables("GPU-7"));
+    const Instant until = deadline_in(20);
+    while (!worker.exit() && seconds_until(until) > 0) std::this_thread::sleep_for(std::chrono::milliseconds(2));
+  }
+  ::unsetenv("CUDA_VISIBLE_DEVICES");
+  ::unsetenv("CUDA_VISIBLE_DEVICES_TOO");
+  std::ostringstream text;
+  text << std::ifstream(told).rdbuf();
+  EXPECT_EQ(text.str(), "CUDA_DEVICE_ORDER=PCI_BUS_ID\nCUDA_VISIBLE_DEVICES=GPU-7\nCUDA_VISIBLE_DEVICES_TOO=stays\n");
 }
 
 // As where a call to the driver of a lost device does not return: the end of a process that another process traces is

@@ -324,6 +324,15 @@ def test_doctor_says_what_gpus_have_room_for(motley, tmp_path):
     assert findings["gpu 1"] == ("Stub 1, 20.0 GiB free of 24.0 GiB, compute capability 8.6, room for qwen3.5-9b in bf16 or qwen3.5-35b-a3b in q4_k")
 
 
+def test_a_worker_lists_the_gpus_or_says_why_there_are_none(motley):
+    result = subprocess.run([motley.parent / "motley-worker", "--devices"], capture_output=True, text=True, timeout=60)
+    lines = [json.loads(line) for line in result.stdout.splitlines()]
+    if result.returncode == 0:
+        assert all(line["uuid"].startswith(("GPU-", "MIG-")) and line["free_bytes"] <= line["total_bytes"] for line in lines)
+    else:
+        assert result.returncode == 3 and len(lines) == 1 and lines[0]["cause"]
+
+
 def test_doctor_misses_a_worker(motley, tmp_path):
     alone = shutil.copy(motley, tmp_path)
     result = subprocess.run([alone, "doctor", "--json"], capture_output=True, text=True, timeout=60)

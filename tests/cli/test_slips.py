@@ -66,6 +66,8 @@ def slips(motley, base):
         yield words_of("up", up) + more, more[1:]
     yield words_of("up", up) + ["--max-kl", "0.1", "--weight-type", "q4_k"], ("--max-kl",)
     yield words_of("up", {**up, "--memory": "100 TiB"}), ("--memory",)
+    yield words_of("up", {**up, "--devices": "77"}), ("--devices 77 names no GPU",)
+    yield words_of("up", {**up, "--devices": "0,,1"}), ("--devices 0,,1 does not name GPUs",)
     yield words_of("up", up) + ["--model", TALES], ("single model",)
     yield words_of("up", up) + ["--token-lifetime", "0 s"], ("--token-lifetime",)
     yield words_of("join", {**base["join"], "": ["motley://cut-off"]}), ("link",)
@@ -125,7 +127,7 @@ def test_a_signal_ends_the_digests_of_a_model(motley, base, environment, tmp_pat
 
 
 def test_a_signal_ends_the_search_for_a_plan(motley, base, environment):
-    words = words_of("up", {**base["up"], "--memory": "1 GiB", "--devices": 64, "--deadline": "10 min"})
+    words = words_of("up", {**base["up"], "--memory": "1 GiB", "--processor-parts": 64, "--deadline": "10 min"})
     assert "planned" not in signalled(motley, environment, words, lambda line: line.startswith("planning "))
 
 

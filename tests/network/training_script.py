@@ -80,7 +80,7 @@ asked = ["--model", TALES, "--data", data, "--steps", STEPS]
 motley("train", three, *asked, "--output", work / "local", "--local", "-q")
 
 run = work / "run"
-own = ["--devices", "2", "--device-threads", "1"]  # sums differ with the number of threads
+own = ["--processor-parts", "2", "--device-threads", "1"]  # sums differ with the number of threads
 if scenario == "stored":
     etcd = ["etcd", "--data-dir", str(folder / "etcd"), "--unsafe-no-fsync"]  # on loopback
     subprocess.run(["ip", "link", "set", "lo", "up"], check=True)

@@ -13,6 +13,8 @@
 #include <algorithm>
 #include <chrono>
 #include <csignal>
+#include <cstdlib>
+#include <fstream>
 #include <iterator>
 #include <map>
 #include <memory>
@@ -217,6 +219,9 @@ int run_started(int descriptor) {
   const auto first = starter.receive();
   if (!first) return 0;
   const auto& self = std::get<CallDriver>(*first);
+  if (const char* file = std::getenv("MOTLEY_FAKE_WORKER_TELLS"))
+    std::ofstream(file) << self.device << " on " << self.backend << " sees " << std::getenv("CUDA_VISIBLE_DEVICES")
+                        << std::endl;
   Fabric fabric({.key = self.key, .identity = {}, .shared_memory = SharedMemoryUse::never});
   if (self.driver.empty()) {
     starter.send(Listening{fabric.address()});

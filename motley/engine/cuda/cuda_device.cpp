@@ -29,16 +29,7 @@ void open_cuda_library() {
 }
 
 void check_cuda_device(int index, const std::string& name) {
-  open_cuda_library();
-  int count = 0;
-  try {
-    count =
-        at::globalContext().hasCUDA() ? at::globalContext().getAcceleratorHooksInterface(at::kCUDA).deviceCount() : 0;
-  } catch (const c10::Error& error) {
-    throw Error(
-        ErrorCode::environment, fmt::format("CUDA cannot be used: {}", error.what_without_backtrace()),
-        "`nvidia-smi` must list the device, with a driver that this LibTorch knows; or serve with --backend cpu");
-  }
+  const int count = count_cuda_devices();
   if (count == 0)
     throw Error(ErrorCode::environment, fmt::format("{}: the NVIDIA driver is missing or lists no device", name),
                 "check that `nvidia-smi` lists a device");
@@ -78,6 +69,18 @@ class CudaDevice final : public Accelerator {
 };
 
 }  // namespace
+
+int count_cuda_devices() {
+  open_cuda_library();
+  try {
+    return at::globalContext().hasCUDA() ? at::globalContext().getAcceleratorHooksInterface(at::kCUDA).deviceCount()
+                                         : 0;
+  } catch (const c10::Error& error) {
+    throw Error(
+        ErrorCode::environment, fmt::format("CUDA cannot be used: {}", error.what_without_backtrace()),
+        "`nvidia-smi` must list the device, with a driver that this LibTorch knows; or serve with --backend cpu");
+  }
+}
 
 const ComputeDevice& open_cuda_device(int index, const std::string& name) {
   static std::mutex mutex;

@@ -7,8 +7,12 @@
 
 namespace motley {
 
-// Device `index` of CUDA's list, `name` in errors. CUDA's libraries are opened at the first call, before anything asks
-// whether there are any. Throws an environment error where the libraries, the driver or the device are missing.
+// As CUDA lists them to this process. CUDA's libraries are opened at the first call, before anything asks whether there
+// are any. Throws an environment error where the libraries are missing, or the driver is one that they do not know.
+int count_cuda_devices();
+
+// Device `index` of CUDA's list, `name` in errors. Throws an environment error where the libraries, the driver or the
+// device are missing.
 const ComputeDevice& open_cuda_device(int index, const std::string& name);
 
 // By a library of kernels, on the stream that this device has for the calling thread.
