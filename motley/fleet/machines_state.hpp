@@ -383,10 +383,11 @@ struct MachinesState {
   }
 
   void take(Agent& agent, const DeviceState& state) {
-    bool is_offered = false;
-    for (std::size_t slot = 0; agent.report && slot < agent.report->devices.size(); ++slot)
-      is_offered = is_offered || state.device == fmt::format("{}/{}", agent.name, slot);
-    if (!is_offered) throw Error(ErrorCode::peer, "news of a device that it does not offer");
+    const auto is_meant = [&](const OfferedDevice& device) {
+      return state.device == fmt::format("{}/{}", agent.name, device.slot);
+    };
+    if (!agent.report || std::ranges::none_of(agent.report->devices, is_meant))
+      throw Error(ErrorCode::peer, "news of a device that it does not offer");
     const std::string cause = state.cause.substr(0, most_cause_bytes);
     const auto known = agent.out_of_service.find(state.device);
     if ((known == agent.out_of_service.end() ? std::string() : known->second) == cause) return;
