@@ -8,6 +8,7 @@
 #include <algorithm>
 #include <array>
 #include <chrono>
+#include <exception>
 #include <iterator>
 #include <numeric>
 #include <thread>
@@ -16,10 +17,12 @@
 #include "motley/comm/authority/authority.hpp"
 #include "motley/comm/net/handshake.hpp"
 #include "motley/comm/transport/fabric.hpp"
+#include "motley/engine/device/device_errors.hpp"
 #include "motley/engine/stage/assignment.hpp"
 #include "motley/engine/stage/load_ahead.hpp"
 #include "motley/engine/stage/stage_model.hpp"
 #include "motley/plan/worker_part.hpp"
+#include "motley/worker/job.hpp"
 #include "motley/worker/worker.hpp"
 #include "motley/workers/launch.hpp"
 #include "motley/workers/remote_workers.hpp"
@@ -443,6 +446,29 @@ TEST(Worker, EndsInsideACollectiveWhenTheDriverLeaves) {
     EXPECT_EQ(Deployment::exit_status(waiting), 0);
     EXPECT_LT(seconds_since(start), 1);
   }
+}
+
+// Its destructors would call a device that answers nothing any more.
+TEST(Worker, ABrokenContextEndsTheProcessByThePeersCode) {
+  std::array<int, 2> ends{};
+  ASSERT_EQ(::socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, ends.data()), 0);
+  const pid_t process = ::fork();
+  if (process == 0) {
+    ControlConnection driver(ends[1]);
+    const std::string text = "CUDA error: CUBLAS_STATUS_NOT_INITIALIZED when calling `cublasCreate(handle)`";
+    fail(driver, std::make_exception_ptr(fault_error(fault_of({}, text, {.lives = false}), "box/0", 17, text)));
+  }
+  ::close(ends[1]);
+  ControlConnection worker(ends[0]);
+  const auto said = worker.receive();
+  ASSERT_TRUE(said && std::holds_alternative<Failure>(*said));
+  EXPECT_EQ(std::get<Failure>(*said).code, static_cast<int>(ErrorCode::peer));
+  EXPECT_THAT(std::get<Failure>(*said).message,
+              ::testing::StartsWith("box/0, at or before step 17: CUDA error: CUBLAS_STATUS_NOT_INITIALIZED"));
+  int status = 0;
+  ::waitpid(process, &status, 0);
+  EXPECT_TRUE(WIFEXITED(status));
+  EXPECT_EQ(WEXITSTATUS(status), static_cast<int>(ErrorCode::peer));
 }
 
 TEST(Worker, EndsOnStopAndIgnoresCtrlC) {
