@@ -17,6 +17,9 @@ constexpr int step_rows = 2 * tile_rows;  // of a panel that is not full, the mu
 constexpr int staged_values_bytes = chunk_values * panel_rows;
 constexpr int staged_input_bytes = staged_values_bytes + chunk_groups * panel_rows * static_cast<int>(sizeof(float2));
 
+// Of a panel's, so that an input that a warp reads meets two of them.
+constexpr int tiles_of_warp(int tiles) { return tiles < 2 ? 1 : 2; }
+
 // A warp's sums are [rows, outputs] with some floats between rows, so that lanes that store at once want different
 // banks.
 constexpr int sum_stride(int warp_tiles) { return warp_tiles * tile_outputs + 4; }
@@ -28,11 +31,11 @@ constexpr int sum_floats(int warp_tiles) { return panel_rows * sum_stride(warp_t
 struct PanelLayout {
   int stages, stage_bytes, factors, rows, bytes;
 };
-template <WeightKind kind, int warp_tiles>
-__host__ __device__ constexpr PanelLayout panel_layout(int tiles) {
+template <WeightKind kind, int tiles>
+__host__ __device__ constexpr PanelLayout panel_layout() {
   const int stages = tiles < most_panel_tiles ? 3 : 2, stage_bytes = tiles * Stage<kind>::bytes + staged_input_bytes;
   const int multiplied = stages * stage_bytes + tiles * factor_bytes;
-  const int summed = panel_warps * sum_floats(warp_tiles) * static_cast<int>(sizeof(float));
+  const int summed = panel_warps * sum_floats(tiles_of_warp(tiles)) * static_cast<int>(sizeof(float));
   const int rows = multiplied > summed ? multiplied : summed;
   return {stages, stage_bytes, stages * stage_bytes, rows, rows + tiles * static_cast<int>(sizeof(TileRows))};
 }
@@ -80,15 +83,15 @@ __device__ inline void add_groups(const unsigned char* weights, const float2* fa
   }
 }
 
-template <WeightKind kind, int warp_tiles>
+template <WeightKind kind, int tiles>
 __global__ void __launch_bounds__(panel_threads, 2)
-    multiply_by_panels(const ProductTask task, TileInput<panel_rows> all_input, int chunks, int tiles) {
+    multiply_by_panels(const ProductTask task, TileInput<panel_rows> input, int chunks) {
 #if !defined(__CUDA_ARCH__) || __CUDA_ARCH__ >= 800
   let_next_begin();
   const int thread = static_cast<int>(threadIdx.x), lane = thread % warp_lanes, warp = thread / warp_lanes;
-  const int sets = tiles / warp_tiles, set = warp % sets;    // of tiles, and the warp's
-  const int parts = panel_warps / sets, part = warp / sets;  // of each chunk
-  const PanelLayout at = panel_layout<kind, warp_tiles>(tiles);
+  constexpr int warp_tiles = tiles_of_warp(tiles), sets = tiles / warp_tiles, parts = panel_warps / sets;
+  const int set = warp % sets, part = warp / sets;  // the warp's, of tiles and of each chunk
+  constexpr PanelLayout at = panel_layout<kind, tiles>();
   unsigned char* const shared = dynamic_shared<unsigned char>();
   auto* const factors = reinterpret_cast<float2*>(shared + at.factors);
   auto* const rows = reinterpret_cast<TileRows*>(shared + at.rows);
@@ -108,7 +111,7 @@ __global__ void __launch_bounds__(panel_threads, 2)
   };
   const auto stage_rows = [&](unsigned char* stage, int chunk) {
     if (chunk < chunks)
-      stage_inputs(staged_input(stage + tiles * Stage<kind>::bytes), all_input.panel(blockIdx.x, chunks).chunk(chunk),
+      stage_inputs(staged_input(stage + tiles * Stage<kind>::bytes), input.panel(blockIdx.x, chunks).chunk(chunk),
                    warp, computed_rows);
     end_copies();
   };
@@ -118,10 +121,7 @@ __global__ void __launch_bounds__(panel_threads, 2)
   unsigned char *stage = shared, *before = shared + (at.stages - 1) * at.stage_bytes;
   float sums[warp_tiles][panel_rows / tile_rows][4] = {};
   for (int chunk = 0; chunk < chunks; ++chunk) {
-    if (at.stages == 2)
-      wait_for_copies<0>();
-    else
-      wait_for_copies<1>();
+    wait_for_copies<at.stages - 2>();
     __syncthreads();  // all have their part of this chunk, and are done with the one before
     stage_weights(before, chunk + at.stages - 1);
     stage_rows(before, chunk + at.stages - 1);
@@ -146,7 +146,7 @@ __global__ void __launch_bounds__(panel_threads, 2)
     all_sums[warp * floats + row * stride + of_warp * tile_outputs + line] = sums[of_warp][tile][i % 4];
   }
   __syncthreads();
-  const int outputs = tiles * tile_outputs;
+  constexpr int outputs = tiles * tile_outputs;
   for (int i = thread; i < outputs * own_rows; i += panel_threads) {
     const int row = i / outputs, tile = i % outputs / tile_outputs, line = i % tile_outputs;
     const float* const partial =
@@ -158,25 +158,24 @@ __global__ void __launch_bounds__(panel_threads, 2)
 
 // ---- launches ----
 
-template <WeightKind kind, int warp_tiles>
-int launch_panels(const ProductTask& task, const TileInput<panel_rows>& input, int chunks, int tiles, void* stream) {
-  constexpr int least_shared_bytes = 98 << 10;  // of all devices from 8.0 on
-  static_assert(panel_layout<kind, warp_tiles>(warp_tiles).bytes <= least_shared_bytes &&
-                panel_layout<kind, warp_tiles>(most_panel_tiles).bytes <= least_shared_bytes);
+template <WeightKind kind, int tiles>
+int launch_panels(const ProductTask& task, void* stream) {
+  constexpr int bytes = panel_layout<kind, tiles>().bytes, least_shared_bytes = 98 << 10;  // of devices from 8.0 on
+  static_assert(bytes <= least_shared_bytes);
+  const int chunks = chunks_of<kind>(task);
+  const TileInput<panel_rows> input = input_of<panel_rows>(task, chunks);
+  if (const int error = round_all<kind>(task, input, chunks, stream)) return error;
   // Blocks of the same outputs follow one another, so that weights are read from memory once.
   const dim3 grid(blocks_for(task.rows, panel_rows), blocks_for(tiles_of(task), tiles));
-  const auto bytes = static_cast<std::size_t>(panel_layout<kind, warp_tiles>(tiles).bytes);
-  return launch(multiply_by_panels<kind, warp_tiles>, grid, panel_threads, bytes, stream, task, input, chunks, tiles);
+  return launch(multiply_by_panels<kind, tiles>, grid, panel_threads, bytes, stream, task, input, chunks);
 }
 
 // Of 1, 2 or 4 tiles each.
 inline int product_by_panels_of(const ProductTask& task, int tiles, void* stream) {
   return with_quantised_kind(task.matrix[0].kind, [&](auto kind) {
-    const int chunks = chunks_of<kind()>(task);
-    const TileInput<panel_rows> input = input_of<panel_rows>(task, chunks);
-    if (const int error = round_all<kind()>(task, input, chunks, stream)) return error;
-    return tiles == 1 ? launch_panels<kind(), 1>(task, input, chunks, tiles, stream)
-                      : launch_panels<kind(), 2>(task, input, chunks, tiles, stream);
+    return with_row_tile<most_panel_tiles>(tiles, [&](auto of_panel) {
+      return launch_panels<kind(), of_panel()>(task, stream);
+    });
   });
 }
 
