@@ -78,9 +78,7 @@ void add_serving_options(CLI::App& verb, ServingOptions& options) {
   verb.add_option("--backend", options.backend,
                   "Backend of all devices: cpu; cuda: slot n on GPU n; cuda:N (default cpu)")
       ->check([](const std::string& given) {
-        const bool one = given.starts_with("cuda:") && given.size() > 5 &&
-                         given.find_first_not_of("0123456789", 5) == std::string::npos;
-        return one || given == "cpu" || given == "cuda" ? "" : given + " is none of cpu, cuda, cuda:0, cuda:1, ...";
+        return is_backend(given) ? "" : given + " is none of cpu, cuda, cuda:0, cuda:1, ...";
       });
   verb.add_option("--worker-threads", options.worker_threads, "Threads per worker (default 1)")
       ->check(CLI::Range(0, 1024));

@@ -3,12 +3,14 @@
 #include <fmt/format.h>
 
 #include <charconv>
+#include <cstdlib>
 #include <optional>
 #include <string_view>
 
 #include "motley/base/error.hpp"
 #include "motley/engine/cpu/cpu_device.hpp"
 #include "motley/engine/cuda/cuda_device.hpp"
+#include "motley/engine/library_device.hpp"
 
 namespace motley {
 namespace {
@@ -33,6 +35,8 @@ std::optional<int> index_in(std::string_view name, std::string_view kind) {
 const ComputeDevice& open_device(const std::string& name) {
   if (name == "cpu") return cpu_device();
   if (const auto index = index_in(name, "cuda")) return open_cuda_device(*index, name);
+  if (const char* library = std::getenv("MOTLEY_TEST_DEVICES"); library != nullptr && *library != '\0')
+    if (const auto index = index_in(name, "apart")) return open_library_device(library, *index, name);
   throw input_error(fmt::format("unknown backend \"{}\"", name), "choose cpu, cuda:0, cuda:1, ...");
 }
 

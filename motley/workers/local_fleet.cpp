@@ -6,6 +6,7 @@
 
 #include <array>
 #include <cerrno>
+#include <cstdlib>
 #include <cstring>
 
 #include "motley/base/clock.hpp"
@@ -39,7 +40,8 @@ void check_program(const std::filesystem::path& program) {
 }
 
 std::string backend_of(const std::string& device, const std::string& backend) {
-  return backend == "cuda" ? "cuda:" + device.substr(device.rfind('/') + 1) : backend;
+  if (backend == "cpu" || backend.find(':') != std::string::npos) return backend;
+  return backend + ":" + device.substr(device.rfind('/') + 1);
 }
 
 // The processes open their fabrics, and say where.
@@ -94,6 +96,15 @@ class LocalStart final : public WorkerStart {
 };
 
 }  // namespace
+
+bool is_backend(const std::string& name) {
+  if (name == "cpu") return true;
+  const std::size_t colon = name.find(':');
+  const std::string kind = name.substr(0, colon);
+  if (kind != "cuda" && (kind != "apart" || std::getenv("MOTLEY_TEST_DEVICES") == nullptr)) return false;
+  return colon == std::string::npos ||
+         (colon + 1 < name.size() && name.find_first_not_of("0123456789", colon + 1) == std::string::npos);
+}
 
 LocalFleet::LocalFleet(LocalFleetOptions options) : options_(checked(std::move(options))), key_(random_key()) {}
 

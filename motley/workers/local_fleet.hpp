@@ -9,6 +9,9 @@
 
 namespace motley {
 
+// A name of cpu, cuda, cuda:N; apart and apart:N, too, where the environment names the library of test devices.
+bool is_backend(const std::string& name);
+
 struct LocalFleetOptions {
   std::filesystem::path program;  // motley-worker, in motley's folder
   std::string transport = "shm";  // between workers: shm or tcp

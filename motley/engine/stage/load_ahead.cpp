@@ -50,14 +50,16 @@ void LoadAhead::begin_standby(const StageSpec& spec, const std::filesystem::path
   settle(current);
   standby_ = true;
   auto part = StageModel::sharing(spec, device, current);
-  thread_ =
-      std::jthread([this, model, part = std::move(part), done = std::move(done)](const std::stop_token& stop) mutable {
+  thread_ = std::jthread(
+      [this, model, &device, part = std::move(part), done = std::move(done)](const std::stop_token& stop) mutable {
         yield_to_steps();
         try {
           const c10::InferenceMode guard;
           part->load_standby(model, until(stop));
         } catch (...) {
-          // What was read so far is as good: tensors are there as a whole or not at all.
+          // What was read so far is as good: tensors are there as a whole or not at all, once this thread's work is
+          // done.
+          (void)device.lives();
         }
         loaded_ = std::move(part);
         done(loaded_->standby_bytes());

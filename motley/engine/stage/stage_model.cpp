@@ -1,6 +1,7 @@
 #include "motley/engine/stage/stage_model.hpp"
 
 #include <c10/core/InferenceMode.h>
+#include <c10/core/impl/VirtualGuardImpl.h>
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -70,6 +71,14 @@ void check_offload_apart(const LayerHomes& homes) {
   if (away(homes.kv) || away(homes.activations))
     throw input_error("on a GPU keys, values and hidden states stay in its memory: the stage has some elsewhere",
                       "use --backend cpu, or a plan whose `offload` has weights alone on the host or the disk");
+}
+
+// This thread goes on with values that another has made. A device's allocator keeps memory for the stream that it was
+// allocated on, and what other streams still do with it once it is freed counts only where they were recorded.
+void take_over(const Tensor& values, const ComputeDevice& device) {
+  if (!device.has_own_memory()) return;
+  const c10::impl::VirtualGuardImpl guard(device.place().type());
+  guard.recordDataPtrOnStream(values.storage().data_ptr(), guard.getStream(device.place()));
 }
 
 // A step comes over a connection: nothing in it is believed unchecked.
@@ -485,7 +494,12 @@ std::int64_t StageModel::standby_bytes() const {
   return bytes;
 }
 
-void StageModel::take_weights(StageModel& other) { impl_->weights.held.merge(other.impl_->weights.held); }
+void StageModel::take_weights(StageModel& other) {
+  for (const auto& [name, tensor] : other.impl_->weights.held)
+    for (const Tensor& part : {tensor.matrix.values, tensor.matrix.scales})
+      if (part.defined()) take_over(part, impl_->device);
+  impl_->weights.held.merge(other.impl_->weights.held);
+}
 
 StageModel::StageModel(const StageSpec& spec, StageWeights weights, WorkerGroup* group, const ComputeDevice& device) {
   const c10::InferenceMode guard;

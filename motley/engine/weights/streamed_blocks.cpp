@@ -48,6 +48,8 @@ StreamedBlocks::StreamedBlocks(WeightLoader& loader, const StageSpec& spec, cons
   if (!ahead_.empty()) transfers_ = std::make_unique<Transfers>(copying_threads);
 }
 
+// Other threads fill them, whose copies do not wait for what this thread's stream still does with the same memory: by
+// then settle() has waited for it.
 void StreamedBlocks::allocate_buffers(std::int64_t largest) {
   for (const int buffer : {0, 1})
     if (apart_)
