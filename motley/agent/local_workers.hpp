@@ -30,7 +30,7 @@ struct LocalWorkersOptions {
   // What the worker of a device is told, as it starts.
   std::function<CallDriver(const std::string& device, std::uint64_t start)> call;
   std::function<Variables(const std::string& device)> variables;  // of its environment
-  std::function<void(const AgentMessage& message)> tell;  // the driver
+  std::function<void(const AgentMessage& message)> tell;          // the driver
   std::function<void(const std::string& what, const std::string& detail)> say;
 };
 

@@ -14,7 +14,7 @@ namespace {
 constexpr double unbounded = std::numeric_limits<double>::infinity();
 
 constexpr ChainPosition all_positions[] = {ChainPosition::middle, ChainPosition::first, ChainPosition::last,
-                                            ChainPosition::only};
+                                           ChainPosition::only};
 
 const PositionTerms& terms(const ChainOption& option, ChainPosition position) {
   return option.at[static_cast<int>(position)];
@@ -243,8 +243,7 @@ void ChainSolver::fill_reach(int option, double hop_load_s, double bound, std::i
 }
 
 std::int64_t ChainSolver::least_before_first(int option, double hop_load_s, double bound) const {
-  if (alike())
-    return problem_.units - most_alike(problem_.options[option], ChainPosition::first, hop_load_s, bound);
+  if (alike()) return problem_.units - most_alike(problem_.options[option], ChainPosition::first, hop_load_s, bound);
   const Reach stage = reach(option, ChainPosition::first, hop_load_s, bound);
   const auto falls_short = [&](std::int64_t rest) { return !stage.holds(rest, problem_.units); };
   return *std::ranges::partition_point(std::views::iota(std::int64_t{0}, problem_.units + 1), falls_short);

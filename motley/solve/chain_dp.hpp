@@ -187,8 +187,8 @@ class ChainSolver {
   std::vector<double> latency_;       // of every row's states
   std::vector<Step> steps_;
   std::vector<Row> rows_;
-  std::vector<double> per_item_;     // of every class, under the present bound
-  std::vector<Candidate> window_;    // of the sliding minimum
+  std::vector<double> per_item_;               // of every class, under the present bound
+  std::vector<Candidate> window_;              // of the sliding minimum
   std::vector<std::int64_t> reach_, closing_;  // of fill_reaches()
   std::int64_t evaluated_ = 0;
 };

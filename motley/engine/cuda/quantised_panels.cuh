@@ -111,8 +111,8 @@ __global__ void __launch_bounds__(panel_threads, 2)
   };
   const auto stage_rows = [&](unsigned char* stage, int chunk) {
     if (chunk < chunks)
-      stage_inputs(staged_input(stage + tiles * Stage<kind>::bytes), input.panel(blockIdx.x, chunks).chunk(chunk),
-                   warp, computed_rows);
+      stage_inputs(staged_input(stage + tiles * Stage<kind>::bytes), input.panel(blockIdx.x, chunks).chunk(chunk), warp,
+                   computed_rows);
     end_copies();
   };
   for (int chunk = 0; chunk < at.stages - 1; ++chunk) stage_weights(shared + chunk * at.stage_bytes, chunk);
@@ -173,9 +173,8 @@ int launch_panels(const ProductTask& task, void* stream) {
 // Of 1, 2 or 4 tiles each.
 inline int product_by_panels_of(const ProductTask& task, int tiles, void* stream) {
   return with_quantised_kind(task.matrix[0].kind, [&](auto kind) {
-    return with_row_tile<most_panel_tiles>(tiles, [&](auto of_panel) {
-      return launch_panels<kind(), of_panel()>(task, stream);
-    });
+    return with_row_tile<most_panel_tiles>(
+        tiles, [&](auto of_panel) { return launch_panels<kind(), of_panel()>(task, stream); });
   });
 }
 
