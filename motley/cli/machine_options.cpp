@@ -26,7 +26,7 @@ namespace motley::cli {
 
 void add_machine_options(CLI::App& verb, MachineOptions& options) {
   verb.add_option("--memory", options.memory,
-                  "Most of each GPU's memory, and of the processor's (default: what is free but for a rest)")
+                  "Most memory: of each GPU, of the processor (default: what is free, less a rest)")
       ->type_name("SIZE");
   verb.add_option("--name", options.name, "Name of this machine (default: its host name)")->type_name("NAME");
   verb.add_option("--devices", options.gpus, "GPUs to offer, as 0,2, or none (default: all; see motley doctor)")

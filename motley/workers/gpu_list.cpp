@@ -123,13 +123,19 @@ class Listing {
   pid_t process_ = 0;
 };
 
-void check_gpu(const ListedGpu& gpu, const Reader& place) {
-  if (!is_gpu_uuid(gpu.uuid) || !std::ranges::all_of(gpu.peers, is_gpu_uuid)) place.fail("a UUID that no GPU has");
+// With the hint of the failure that it is part of.
+Error unreadable(const std::string& source, const char* what) {
+  return {ErrorCode::peer, fmt::format("{}: {}", source, what)};
+}
+
+void check_gpu(const ListedGpu& gpu, const std::string& source) {
+  if (!is_gpu_uuid(gpu.uuid) || !std::ranges::all_of(gpu.peers, is_gpu_uuid))
+    throw unreadable(source, "a UUID that no GPU has");
   if (gpu.name.empty() || gpu.name.size() > longest_gpu_name || printable(gpu.name) != gpu.name)
-    place.fail("a name that no GPU has");
+    throw unreadable(source, "a name that no GPU has");
   if (gpu.pci_bus.size() > longest_uuid || printable(gpu.pci_bus) != gpu.pci_bus)
-    place.fail("a PCI bus that no GPU has");
-  if (gpu.free_bytes > gpu.total_bytes) place.fail("more memory is free than there is");
+    throw unreadable(source, "a PCI bus that no GPU has");
+  if (gpu.free_bytes > gpu.total_bytes) throw unreadable(source, "more memory is free than there is");
 }
 
 std::vector<ListedGpu> parse_gpus(std::string_view answer, const std::string& name) {
@@ -138,12 +144,11 @@ std::vector<ListedGpu> parse_gpus(std::string_view answer, const std::string& na
   for (std::size_t line = 1; !answer.empty(); ++line) {
     const std::size_t end = std::min(answer.find('\n'), answer.size());
     const std::string source = fmt::format("{}, line {}", name, line);
-    const Value value = parse_json(answer.substr(0, end), source);
+    ListedGpu gpu = read<ListedGpu>(parse_json(answer.substr(0, end), source), source);
     answer.remove_prefix(std::min(end + 1, answer.size()));
-    ListedGpu gpu = read<ListedGpu>(value, source);
-    check_gpu(gpu, Reader(value, source));
-    if (!uuids.insert(gpu.uuid).second) throw input_error(source + ": a GPU that was listed before");
-    if (uuids.size() > most_gpus) throw input_error(fmt::format("{}: more than {} GPUs", source, most_gpus));
+    check_gpu(gpu, source);
+    if (!uuids.insert(gpu.uuid).second) throw unreadable(source, "a GPU that was listed before");
+    if (uuids.size() > most_gpus) throw unreadable(source, "more GPUs than a machine may have");
     gpus.push_back(std::move(gpu));
   }
   return gpus;
@@ -152,7 +157,7 @@ std::vector<ListedGpu> parse_gpus(std::string_view answer, const std::string& na
 std::string parse_cause(std::string_view answer, const std::string& name) {
   const Value value = parse_json(answer, name);
   const Value* cause = value.find("cause");
-  if (cause == nullptr || !cause->is_string()) throw input_error(name + ": no `cause`");
+  if (cause == nullptr || !cause->is_string()) throw unreadable(name, "no `cause`");
   return printable(cause->as_string().substr(0, longest_shown_cause));
 }
 

@@ -105,7 +105,7 @@ TEST_F(GpuListTest, AnswersThatNoWorkerGivesAreRefused) {
   EXPECT_THAT(changed("8.6", "860"), HasSubstr("compute_capability"));
   std::string many;
   for (int i = 0; i < 65; ++i) many += gpu_lines({some_gpu("GPU-" + std::to_string(i))});
-  EXPECT_THAT(refused_answer(many), HasSubstr("more than 64 GPUs"));
+  EXPECT_THAT(refused_answer(many), HasSubstr("line 65: more GPUs than a machine may have"));
 }
 
 TEST_F(GpuListTest, AProgramThatFailsIsNamed) {
