@@ -12,7 +12,7 @@ from test_failure import CLUSTER, MODEL, Deployment
 
 SEEDS = range(1, 9) if os.environ.get("MOTLEY_STANDINS") == "all" else [1]
 NUMBERS = range(3)
-TOKENS = 12
+TOKENS = 6
 
 
 def texts(deployment):
