@@ -13,7 +13,6 @@ namespace motley::cuda {
 constexpr int panel_rows = 64;
 constexpr int panel_warps = chunk_groups, panel_threads = panel_warps * warp_lanes;  // a warp stages a group's inputs
 constexpr int most_panel_tiles = 4;
-constexpr int step_rows = 2 * tile_rows;  // of a panel that is not full, the multiple of this is computed
 constexpr int staged_values_bytes = chunk_values * panel_rows;
 constexpr int staged_input_bytes = staged_values_bytes + chunk_groups * panel_rows * static_cast<int>(sizeof(float2));
 
@@ -70,15 +69,12 @@ __device__ inline void add_groups(const unsigned char* weights, const float2* fa
       w[i / 2].factors[i % 2] = factors[(i / 2 * chunk_groups + group) * tile_outputs + row];
     }
 #pragma unroll
-    for (int at = 0; at < panel_rows; at += step_rows) {
-      if (at >= rows) break;
+    for (int tile = 0; tile < panel_rows / tile_rows; ++tile) {
+      if (tile * tile_rows >= rows) break;
+      const auto x = *reinterpret_cast<const uint2*>(input.values_of(group, tile * tile_rows + line) + 8 * number);
+      const auto scales = *reinterpret_cast<const float4*>(input.scales_of(group, tile * tile_rows + 2 * number));
 #pragma unroll
-      for (int tile = at / tile_rows; tile < (at + step_rows) / tile_rows; ++tile) {
-        const auto x = *reinterpret_cast<const uint2*>(input.values_of(group, tile * tile_rows + line) + 8 * number);
-        const auto scales = *reinterpret_cast<const float4*>(input.scales_of(group, tile * tile_rows + 2 * number));
-#pragma unroll
-        for (int i = 0; i < warp_tiles; ++i) add_group<kind>(w[i], x, scales, sums[i][tile]);
-      }
+      for (int i = 0; i < warp_tiles; ++i) add_group<kind>(w[i], x, scales, sums[i][tile]);
     }
   }
 }
@@ -104,7 +100,7 @@ __global__ void __launch_bounds__(panel_threads, 2)
   const int first_row = static_cast<int>(blockIdx.x) * panel_rows;
   const int left_rows = static_cast<int>(task.rows) - first_row;
   const int own_rows = left_rows < panel_rows ? left_rows : panel_rows;
-  const int computed_rows = (own_rows + step_rows - 1) / step_rows * step_rows;
+  const int computed_rows = (own_rows + tile_rows - 1) / tile_rows * tile_rows;
   const int groups = static_cast<int>(rows[0].in_row) * groups_of_block(kind);
   const auto stage_weights = [&](unsigned char* stage, int chunk) {
     if (warp < tiles) stage_chunk<kind>(stage + warp * Stage<kind>::bytes, rows[warp], chunk);
