@@ -168,7 +168,7 @@ TEST(ApartDevice, HasALimit) {
     device.empty({1 << 19}, at::kFloat);
     ADD_FAILURE() << "more than there is";
   } catch (const c10::Error& error) {
-    EXPECT_TRUE(is_of_memory(error, [&] { return device.lives(); })) << error.what_without_backtrace();
+    EXPECT_EQ(fault_of(error, health_of(device)), DeviceFault::memory) << error.what_without_backtrace();
   }
   ::unsetenv("MOTLEY_APART_BYTES");
 }
