@@ -32,8 +32,6 @@ class ApartTrainingTest : public ::testing::Test {
  protected:
   ApartTrainingTest() {
     at::set_num_threads(1);  // in a process that forks
-    // The trainer does not wait for streams that run late everywhere: two stages then come to other values.
-    ::setenv("MOTLEY_APART_LATE_US", "never", 1);
     std::string pattern = (std::filesystem::temp_directory_path() / "apart-training-XXXXXX").string();
     folder_ = ::mkdtemp(pattern.data());
     plan_.model.arch = read_architecture(parse_json(apart_training_config, "config"), "config");

@@ -1,7 +1,6 @@
 #include "motley/engine/stage/stage_model.hpp"
 
 #include <c10/core/InferenceMode.h>
-#include <c10/core/impl/VirtualGuardImpl.h>
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -10,6 +9,7 @@
 #include "motley/engine/device/collectives.hpp"
 #include "motley/engine/device/host_memory.hpp"
 #include "motley/engine/device/scalar_type.hpp"
+#include "motley/engine/device/stream_order.hpp"
 #include "motley/engine/ops/ops.hpp"
 #include "motley/engine/stage/block.hpp"
 #include "motley/engine/stage/model_ends.hpp"
@@ -71,14 +71,6 @@ void check_offload_apart(const LayerHomes& homes) {
   if (away(homes.kv) || away(homes.activations))
     throw input_error("on a GPU keys, values and hidden states stay in its memory: the stage has some elsewhere",
                       "use --backend cpu, or a plan whose `offload` has weights alone on the host or the disk");
-}
-
-// This thread goes on with values that another has made. A device's allocator keeps memory for the stream that it was
-// allocated on, and what other streams still do with it once it is freed counts only where they were recorded.
-void take_over(const Tensor& values, const ComputeDevice& device) {
-  if (!device.has_own_memory()) return;
-  const c10::impl::VirtualGuardImpl guard(device.place().type());
-  guard.recordDataPtrOnStream(values.storage().data_ptr(), guard.getStream(device.place()));
 }
 
 // A step comes over a connection: nothing in it is believed unchecked.

@@ -56,6 +56,7 @@ void GradientSums::finished(std::int64_t layer) {
   {
     const std::lock_guard lock(mutex_);
     finished_ = layer;
+    made_ = moment_on(device_);
   }
   changed_.notify_all();
 }
@@ -63,10 +64,12 @@ void GradientSums::finished(std::int64_t layer) {
 void GradientSums::finish() {
   std::unique_lock lock(mutex_);
   finished_ = all_finished;
+  made_ = moment_on(device_);
   changed_.notify_all();
   for (; !failure_ && done_ < buckets_.size(); changed_.wait(lock)) activity_.set(Doing::meeting);
   activity_.set(Doing::computing);
   if (failure_) std::rethrow_exception(failure_);
+  come_after(added_, device_);
   done_ = 0;
   finished_ = nothing_finished;
 }
@@ -77,14 +80,18 @@ void GradientSums::run() {
   at::Tensor buffer, host;
   for (;;) {
     const Bucket* bucket = nullptr;
+    StreamMoment made, added;
     {
       std::unique_lock lock(mutex_);
       changed_.wait(lock, [&] { return closed_ || (done_ < buckets_.size() && buckets_[done_].layer >= finished_); });
       if (closed_) return;
       bucket = &buckets_[done_];
+      made = made_;
     }
     try {
+      come_after(made, device_);
       exchange(*bucket, buffer, host);
+      added = moment_on(device_);
     } catch (...) {
       const std::lock_guard lock(mutex_);
       failure_ = std::current_exception();
@@ -93,6 +100,7 @@ void GradientSums::run() {
     }
     {
       const std::lock_guard lock(mutex_);
+      added_ = std::move(added);
       ++done_;
     }
     changed_.notify_all();

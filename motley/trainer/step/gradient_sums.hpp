@@ -10,6 +10,7 @@
 #include <thread>
 #include <vector>
 
+#include "motley/engine/device/stream_order.hpp"
 #include "motley/trainer/layout/connections.hpp"
 #include "motley/trainer/step/train_tensors.hpp"
 
@@ -48,7 +49,9 @@ class GradientSums {
   std::mutex mutex_;
   std::condition_variable changed_;
   std::int64_t finished_ = 0;  // the lowest layer that is
+  StreamMoment made_;          // its gradients, and those before
   std::size_t done_ = 0;       // buckets of this step
+  StreamMoment added_;         // their sums
   bool closed_ = false;
   std::exception_ptr failure_;
   std::jthread thread_;

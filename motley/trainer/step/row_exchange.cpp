@@ -8,6 +8,7 @@
 #include <thread>
 
 #include "motley/engine/device/collectives.hpp"
+#include "motley/engine/device/stream_order.hpp"
 
 namespace motley {
 
@@ -24,29 +25,36 @@ class RowSendQueue {
     changed_.notify_one();
   }
 
+  // What computes them may still be under way.
   void push(at::Tensor rows) {
     {
       const std::lock_guard lock(mutex_);
       if (failure_) std::rethrow_exception(failure_);
-      queue_.push_back(std::move(rows));
+      queue_.push_back({std::move(rows), moment_on(device_)});
     }
     changed_.notify_one();
   }
 
  private:
+  struct Sent {
+    at::Tensor rows;
+    StreamMoment made;
+  };
+
   void run() {
     at::Tensor buffer;
     for (;;) {
-      at::Tensor rows;
+      Sent sent;
       {
         std::unique_lock lock(mutex_);
         changed_.wait(lock, [&] { return closed_ || !queue_.empty(); });
         if (queue_.empty()) return;
-        rows = std::move(queue_.front());
+        sent = std::move(queue_.front());
         queue_.pop_front();
       }
       try {
-        group_.send(bytes_of(device_.to_host(rows, buffer)), 1);
+        come_after(sent.made, device_);
+        group_.send(bytes_of(device_.to_host(sent.rows, buffer)), 1);
       } catch (...) {
         const std::lock_guard lock(mutex_);
         failure_ = std::current_exception();
@@ -59,7 +67,7 @@ class RowSendQueue {
   const ComputeDevice& device_;
   std::mutex mutex_;
   std::condition_variable changed_;
-  std::deque<at::Tensor> queue_;
+  std::deque<Sent> queue_;
   bool closed_ = false;
   std::exception_ptr failure_;
   std::jthread thread_;

@@ -3,7 +3,7 @@
 // device faults, and a wait that is missing gives wrong values. In the environment:
 //
 //   MOTLEY_APART_SEED     of the random times by which tasks are late
-//   MOTLEY_APART_LATE_US  the longest of them, 50 if not given; never: an operator is done when it returns
+//   MOTLEY_APART_LATE_US  the longest of them, 50 if not given
 //   MOTLEY_APART_BYTES    the memory of each device
 #include <ATen/ATen.h>
 #include <ATen/CPUGeneratorImpl.h>

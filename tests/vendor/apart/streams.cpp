@@ -8,7 +8,6 @@
 #include <chrono>
 #include <cstdio>
 #include <cstdlib>
-#include <string_view>
 #include <thread>
 #include <utility>
 
@@ -22,13 +21,7 @@ std::uint64_t number_from(const char* variable, std::uint64_t otherwise) {
   return given != nullptr && *given != '\0' ? std::strtoull(given, nullptr, 10) : otherwise;
 }
 
-bool is_never(const char* variable) {
-  const char* given = std::getenv(variable);
-  return given != nullptr && std::string_view(given) == "never";
-}
-
 // Read when the library is opened, before there are threads.
-const bool never_late = is_never("MOTLEY_APART_LATE_US");
 const std::uint64_t seed = number_from("MOTLEY_APART_SEED", 1), latest_us = number_from("MOTLEY_APART_LATE_US", 50);
 
 struct Streams {
@@ -75,7 +68,6 @@ void Stream::put(std::function<void()> task, Start start) {
     ++put_;
   }
   changed_.notify_all();
-  if (start == Start::late && never_late) wait();
 }
 
 void Stream::wait() {
