@@ -4,12 +4,13 @@ import os
 import random
 import time
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 
 import pytest
 
-from conftest import BUILD
 from test_failure import CLUSTER, MODEL, Deployment
 
+BUILD = Path(os.environ.get("MOTLEY_BUILD", Path(__file__).resolve().parents[2] / "build" / "release"))
 SEEDS = range(1, 9) if os.environ.get("MOTLEY_STANDINS") == "all" else [1]
 NUMBERS = range(3)
 TOKENS = 6
