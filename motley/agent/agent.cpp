@@ -44,7 +44,7 @@ struct WorkerWeights {
 GpuWatchOptions watched(const AgentOptions& options) {
   GpuWatchOptions watch = options.watch;
   for (const OfferedDevice& device : options.devices)
-    if (!device.uuid.empty()) watch.gpus.push_back({fmt::format("{}/{}", options.name, device.slot), device.uuid});
+    if (!device.uuid.empty()) watch.gpus.push_back({device_name(options.name, device), device.uuid});
   return watch;
 }
 
@@ -305,7 +305,7 @@ class Agent {
 
   const OfferedDevice& offered(const std::string& device) const {
     for (const OfferedDevice& offer : options_.devices)
-      if (device == fmt::format("{}/{}", options_.name, offer.slot)) return offer;
+      if (device == device_name(options_.name, offer)) return offer;
     throw Error(ErrorCode::peer, fmt::format("{} is not a device of this machine", device));
   }
 

@@ -20,7 +20,7 @@ struct AgentOptions {
   Invitation invitation;
   std::string name;  // of this machine, told from all others
   std::vector<OfferedDevice> devices;
-  GpuWatchOptions watch = {};            // of the devices that are GPUs, which need not be named there
+  GpuWatchOptions watch = {};            // the devices that are GPUs are added
   std::filesystem::path worker_program;  // motley-worker, in motley's folder
   std::filesystem::path cache;           // of weights
   std::uint64_t cache_bytes = std::uint64_t{256} << 30;

@@ -43,6 +43,7 @@ struct OfferedDevice {
   std::int32_t kernels = 0;      // version of motley's own for it; 0: LibTorch's alone
   bool operator==(const OfferedDevice&) const = default;
 };
+std::string device_name(const std::string& machine, const OfferedDevice& device);
 
 struct AgentReport {
   BoundedList<OfferedDevice, max_offered_devices> devices;

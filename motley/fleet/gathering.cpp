@@ -201,9 +201,8 @@ void Gathering::check_described(const Cluster& cluster) const {
                         "describe what the machine offers: its GPUs, or its processor as one device");
     for (const int device : machine.devices) {
       const std::string& name = cluster.devices[static_cast<std::size_t>(device)].name;
-      const auto offer = std::ranges::find_if(member->devices, [&](const OfferedDevice& one) {
-        return name == fmt::format("{}/{}", machine.name, one.slot);
-      });
+      const auto offer = std::ranges::find_if(
+          member->devices, [&](const OfferedDevice& one) { return name == device_name(machine.name, one); });
       if (offer == member->devices.end())
         throw input_error(fmt::format("the cluster file gives {}, which its agent does not offer", name),
                           "describe what the machine offers; `empty` leaves a slot out");

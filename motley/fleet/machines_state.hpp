@@ -383,9 +383,7 @@ struct MachinesState {
   }
 
   void take(Agent& agent, const DeviceState& state) {
-    const auto is_meant = [&](const OfferedDevice& device) {
-      return state.device == fmt::format("{}/{}", agent.name, device.slot);
-    };
+    const auto is_meant = [&](const OfferedDevice& device) { return state.device == device_name(agent.name, device); };
     if (!agent.report || std::ranges::none_of(agent.report->devices, is_meant))
       throw Error(ErrorCode::peer, "news of a device that it does not offer");
     const std::string cause = state.cause.substr(0, most_cause_bytes);

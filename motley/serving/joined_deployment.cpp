@@ -12,15 +12,11 @@
 namespace motley {
 namespace {
 
-std::string device_name(const MachineStatus& member, const OfferedDevice& device) {
-  return fmt::format("{}/{}", member.name, device.slot);
-}
-
 // Once the machines that are waited for are there. One that comes later may have any name.
 void check_without(const std::vector<std::string>& without, const std::vector<MachineStatus>& members) {
   std::vector<std::string> devices;
   for (const MachineStatus& member : members)
-    for (const OfferedDevice& device : member.devices) devices.push_back(device_name(member, device));
+    for (const OfferedDevice& device : member.devices) devices.push_back(device_name(member.name, device));
   for (const std::string& device : without)
     if (std::ranges::find(devices, device) == devices.end())
       throw input_error(fmt::format("--without \"{}\" is not a device of a machine that has joined", device),
@@ -32,9 +28,9 @@ Value members_value(const std::vector<MachineStatus>& members) {
   for (const MachineStatus& member : members) {
     Value::Array devices;
     for (const OfferedDevice& device : member.devices) {
-      const auto out = member.out_of_service.find(device_name(member, device));
+      const auto out = member.out_of_service.find(device_name(member.name, device));
       const Value cause = out == member.out_of_service.end() ? Value() : Value(out->second);
-      Value described = Value::object({{"device", device_name(member, device)},
+      Value described = Value::object({{"device", device_name(member.name, device)},
                                        {"out_of_service", cause},
                                        {"type", device.kind},
                                        {"vendor", device.vendor},

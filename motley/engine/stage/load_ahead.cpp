@@ -58,7 +58,7 @@ void LoadAhead::begin_standby(const StageSpec& spec, const std::filesystem::path
           part->load_standby(model, until(stop));
         } catch (...) {
           // What was read so far is as good: tensors are there as a whole or not at all, once this thread's work is
-          // done.
+          // done. lives() waits for it and throws nothing.
           (void)device.lives();
         }
         loaded_ = std::move(part);
