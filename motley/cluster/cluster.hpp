@@ -59,6 +59,15 @@ struct Overhead {
   bool operator==(const Overhead&) const = default;
 };
 
+// Between a device's own memory and its host's. 0: not given; copies_of() fills them in.
+struct CopyRates {
+  double upload_bytes_per_s = 0;    // from the host's memory ...
+  double download_bytes_per_s = 0;  // ... and back
+  double latency_s = 0;             // of a copy: its launch, and the wait for its end
+  bool operator==(const CopyRates&) const = default;
+};
+Schema<CopyRates> schema_of(Bound<CopyRates>);
+
 // One kind of accelerator. In a cluster file only the name is required where the catalogue knows the rest.
 struct DeviceType {
   std::string name;
@@ -69,6 +78,7 @@ struct DeviceType {
   Efficiency efficiency;
   TrainingShares training = {};
   std::optional<Overhead> overhead;           // none: the cost form's
+  CopyRates copies = {};                      // 0: its machine's, see HostRates
   std::optional<std::int64_t> reserve_bytes;  // kept free: context, workspace, fragmentation
   double usd_per_hour = 0;                    // 0: no price known
   bool operator==(const DeviceType&) const = default;
@@ -254,6 +264,10 @@ struct MemoryTiers {
 // Where the description has no `host`: of a processor its type's bandwidth, FLOP/s, and copies at half that bandwidth;
 // of an accelerator PCIe 3.0 x16 (12 GB/s each way), 40 GB/s of host memory and 0.5 TFLOP/s.
 MemoryTiers tiers_of(const Cluster& cluster, int device);
+
+// Complete: those of its type, then of its machine's host, then PCIe 3.0 x16 (12 GB/s each way) and 10 us. Nothing for
+// a processor, whose memory is the host's.
+std::optional<CopyRates> copies_of(const Cluster& cluster, int device);
 
 // Completes types, lists devices, checks names and links. `source` stands in error messages.
 Cluster resolve(ClusterDescription description, std::string source);

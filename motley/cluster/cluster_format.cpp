@@ -185,6 +185,16 @@ Schema<Overhead> schema_of(Bound<Overhead>) {
                 {.required = true, .min = 0});
 }
 
+Schema<CopyRates> schema_of(Bound<CopyRates>) {
+  using C = CopyRates;
+  return Schema<C>("copies", "Between a device's memory and its host's, as rates that are reached.")
+      .quantity("upload", &C::upload_bytes_per_s, Dimension::bytes_per_s,
+                "From the host's memory. Default: `upload` of the machine's `host`.", {.above = 0})
+      .quantity("download", &C::download_bytes_per_s, Dimension::bytes_per_s,
+                "To the host's memory. Default: as `upload`.", {.above = 0})
+      .quantity("latency", &C::latency_s, Dimension::seconds, "Of one copy. Default: 10 us.", {.above = 0});
+}
+
 Schema<DeviceType> schema_of(Bound<DeviceType>) {
   using D = DeviceType;
   return Schema<D>("device_type",
@@ -203,6 +213,7 @@ Schema<DeviceType> schema_of(Bound<DeviceType>) {
              "The same of the parts of a training step. Default: the catalogue's; where `efficiency` is given for a "
              "type of the catalogue, its shares.")
       .field("overhead", &D::overhead, "Time beyond the computation. Default: the cost form's.")
+      .field("copies", &D::copies, "Between its memory and the host's.")
       .quantity("reserve", &D::reserve_bytes, Dimension::bytes,
                 "Memory kept free for context, workspace and fragmentation. Default: 1 GiB; a CPU: 0; unified memory: "
                 "a quarter.",

@@ -89,6 +89,7 @@ DeviceType merged(const DeviceType& known, const DeviceType& given) {
   if (given.training.elementwise > 0) type.training.elementwise = given.training.elementwise;
   if (given.training.products > 0 && given.training.elementwise > 0) type.training.basis = given.training.basis;
   if (given.overhead) type.overhead = given.overhead;
+  type.copies = given.copies;
   if (given.reserve_bytes) type.reserve_bytes = given.reserve_bytes;
   if (given.usd_per_hour > 0) type.usd_per_hour = given.usd_per_hour;
   return type;

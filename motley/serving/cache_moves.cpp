@@ -4,6 +4,7 @@
 #include <map>
 #include <utility>
 
+#include "motley/cost/form/hop.hpp"
 #include "motley/workers/launch.hpp"
 
 namespace motley {
@@ -75,7 +76,7 @@ double seconds_of(const CacheHandover& handover, const ServePlan& after) {
     const auto device = [&](std::int32_t end) {
       return after.cluster.find_device(devices[static_cast<std::size_t>(end)]);
     };
-    seconds = std::max(seconds, after.cluster.link(device(ends.first), device(ends.second)).seconds(of_pair));
+    seconds = std::max(seconds, hop_speed(after.cluster, device(ends.first), device(ends.second)).seconds(of_pair));
   }
   return seconds;
 }

@@ -82,7 +82,7 @@ TEST(SimQueues, BlocksInUseAreCounted) {
 
 TEST(SimTimes, MeasuredOnesReplaceThoseOfTheCostModel) {
   const ServePlan plan = timed_plan({{}, {}}, {{0, 1}});
-  const PathSpeed link{0.5, 1e12};
+  const HopSpeed link{0.5, 1e12};
   const PipelineTime times{.visits = {{.stage = 0, .time = {.fixed_s = 2}}, {.stage = 1, .time = {.fixed_s = 3}}},
                            .crossings = {{.time = {.small = link, .large = link, .token_bytes = 1}}},
                            .back_s = 0.25};

@@ -3,6 +3,7 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
 #include <string>
 
@@ -69,6 +70,9 @@ within_site = { latency = "100 us", bandwidth = "1.25 GB/s" }
 
 inline Model d1_model() { return llama_of(4096, 8, 32, 32, 11008, 32000); }
 inline Workload d1_workload() { return workload_of(128, 32); }
+
+// What two cards with the usual copies, 12 GB/s and 10 us each, add to a slower link between their machines.
+inline double usual_copies_s(double bytes) { return 2 * (10e-6 + std::min(bytes, double{1 << 20}) / 12e9); }
 
 // But for rounding.
 inline void expect_close(double value, double expected) { EXPECT_NEAR(value, expected, 1e-9 * std::abs(expected)); }

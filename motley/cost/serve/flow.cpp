@@ -71,7 +71,7 @@ double TokenRates::link(const TensorGroup& from, const TensorGroup& to) const {
       const MeasuredLink measured = measured_link(profile_, cluster_, a, b);
       const double rate = measured.tokens ? measured.tokens->tokens_per_s
                           : measured.rate ? bytes_per_s(*measured.rate, message_bytes) / token_bytes
-                                          : cluster_.link(a, b).bandwidth_bytes_per_s / token_bytes;
+                                          : hop_speed(cluster_, a, b).bandwidth_bytes_per_s / token_bytes;
       most = std::max(most, rate);
     }
   return most;

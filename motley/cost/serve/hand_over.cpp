@@ -2,8 +2,6 @@
 
 #include <algorithm>
 
-#include "motley/cost/form/group.hpp"
-
 namespace motley {
 namespace {
 
@@ -35,7 +33,7 @@ std::vector<KvMove> kv_moves(const Cluster& cluster, const Architecture& arch, c
       moves.push_back({.from = i,
                        .to = j,
                        .bytes = bytes,
-                       .path = best_link(cluster, prefill[i].devices, decode[j].devices, bytes),
+                       .path = best_hop(cluster, prefill[i].devices, decode[j].devices, bytes),
                        .link = link_between(cluster, prefill[i], decode[j])});
     }
   return moves;
@@ -64,7 +62,7 @@ double seconds_of(const std::vector<KvMove>& moves) {
   std::map<KvLink, double> busy_s;
   double last_s = 0;
   for (const auto& move : moves)
-    last_s = std::max(last_s, (busy_s[move.link] += move.occupancy_s()) + move.path.latency_s);
+    last_s = std::max(last_s, (busy_s[move.link] += move.occupancy_s()) + move.path.wait_s(move.bytes));
   return last_s;
 }
 

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "motley/cluster/cluster.hpp"
+#include "motley/cost/form/hop.hpp"
 #include "motley/model/model.hpp"
 #include "motley/plan/serve_plan.hpp"
 
@@ -26,7 +27,7 @@ using KvLink = std::tuple<bool, int, int>;  // inside a machine; from and to: de
 struct KvMove {
   std::size_t from = 0, to = 0;  // of the holders that prefill, of those that decode
   double bytes = 0;
-  PathSpeed path;  // the fastest pair of devices
+  HopSpeed path;  // the fastest pair of devices
   KvLink link;
   double occupancy_s() const { return bytes / path.bandwidth_bytes_per_s; }
 };

@@ -226,7 +226,7 @@ StageTime way_of(const PipelineTime& pipeline) {
 // With the same latency, but so much slower for every token; where latencies count elsewhere, without.
 HopTime slower(const HopTime& believed, double factor) {
   const double token_s = (believed.seconds(full_step) - believed.seconds(1)) / (full_step - 1);
-  const PathSpeed path{0, believed.token_bytes / std::max(factor * token_s, 1e-15)};
+  const HopSpeed path{0, believed.token_bytes / std::max(factor * token_s, 1e-15)};
   return {.small = path,
           .large = path,
           .from_device = believed.from_device,

@@ -135,7 +135,7 @@ TEST(MeasuredStage, NothingOddBecomesOfOddTimes) {
 // ---- pipelines ----
 
 PipelineTime two_stages() {
-  const PathSpeed link{0.001, 1e6};
+  const HopSpeed link{0.001, 1e6};
   return {.visits = {{.stage = 0, .time = believed_stage()}, {.stage = 1, .time = believed_stage()}},
           .crossings = {{.time = {.small = link, .large = link, .token_bytes = 100}}},
           .back_s = 0.002};

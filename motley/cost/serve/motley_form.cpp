@@ -68,8 +68,7 @@ class MotleyForm final : public ServeForm {
   }
 
   StagePrice hop(const TensorGroup& from, const TensorGroup& to) const override {
-    const PathSpeed prompt = step_.crossing(from, to, prefill_.tokens),
-                    token = step_.crossing(from, to, decode_.tokens);
+    const HopSpeed prompt = step_.crossing(from, to, prefill_.tokens), token = step_.crossing(from, to, decode_.tokens);
     const double prompt_bytes = step_.crossing_bytes(from, prefill_.tokens),
                  token_bytes = step_.crossing_bytes(from, decode_.tokens);
     // Only the sending itself keeps the sender busy; the way through the network overlaps with its next step.
@@ -115,11 +114,16 @@ class MotleyForm final : public ServeForm {
   Term explain_hop(const TensorGroup& from, const TensorGroup& to, std::string name) const override {
     const PhaseSeconds seconds = hop(from, to).latency;
     const auto note = [&](const StepLoad& step, double times) {
-      const PathSpeed path = step_.crossing(from, to, step.tokens);
-      return fmt::format("{:g} x ({} + {}{} / {})", times, human_seconds(path.latency_s),
-                         human_bytes(step_.crossing_bytes(from, step.tokens)),
-                         from.sends_in ? fmt::format(" of {}", name_of(*from.sends_in)) : "",
-                         human_rate(path.bandwidth_bytes_per_s));
+      const HopSpeed hop = step_.crossing(from, to, step.tokens);
+      constexpr double least_shown = 0.01;
+      const double bytes = step_.crossing_bytes(from, step.tokens), copies_s = hop.wait_s(bytes) - hop.latency_s;
+      return fmt::format(
+          "{:g} x ({} + {}{} / {}{}{})", times, human_seconds(hop.latency_s), human_bytes(bytes),
+          from.sends_in ? fmt::format(" of {}", name_of(*from.sends_in)) : "", human_rate(hop.bandwidth_bytes_per_s),
+          hop.by_copies ? ", which a copy reaches" : "",
+          copies_s > least_shown * hop.seconds(bytes)
+              ? fmt::format(" + {} until the first piece has passed the other parts", human_seconds(copies_s))
+              : "");
     };
     return in_phases(std::move(name), leaf("prefill", seconds.prefill_s, note(prefill_, 1)),
                      leaf("decode", seconds.decode_s, note(decode_, decode_steps_)));

@@ -175,10 +175,11 @@ TEST(Forms, HopsGoOnAndTokensComeBack) {
   for (const std::string name : {"motley", "hexgen"}) {
     const auto form = make_form({.form = name}, plan.cluster, plan.model.arch, point_of(plan, 1));
     const double steps = name == "motley" ? 31 : 32;
-    expect_close(form->hop(a, b).latency.prefill_s, 1e-4 + prompt / 4e9);
-    expect_close(form->hop(b, a).latency.prefill_s, 1e-4 + prompt / 2e9);
-    expect_close(form->hop(a, b).latency.decode_s, steps * (1e-4 + token / 4e9));
-    expect_close(form->hop(b, a).latency.decode_s, steps * (1e-4 + token / 2e9));
+    const auto copies_s = [&](double bytes) { return name == "motley" ? usual_copies_s(bytes) : 0; };
+    expect_close(form->hop(a, b).latency.prefill_s, 1e-4 + prompt / 4e9 + copies_s(prompt));
+    expect_close(form->hop(b, a).latency.prefill_s, 1e-4 + prompt / 2e9 + copies_s(prompt));
+    expect_close(form->hop(a, b).latency.decode_s, steps * (1e-4 + token / 4e9 + copies_s(token)));
+    expect_close(form->hop(b, a).latency.decode_s, steps * (1e-4 + token / 2e9 + copies_s(token)));
     const PathPrice price = price_path(*form, {{&a, {true, false}, {6}}, {&b, {false, true}, {2}}});
     const StagePrice stages = form->block(a, 0) * 6 + form->ends(a, {true, false}) + form->hop(a, b) +
                               form->block(b, 0) * 2 + form->ends(b, {false, true});
@@ -531,8 +532,8 @@ TEST(Motley, HopsAndTheTokensWayBack) {
   const TensorGroup a = group_of(plan, "a"), b = group_of(plan, "b");
   const auto form = make_form(bare(), plan.cluster, plan.model.arch, point_of(plan, 4));
   const double bytes = 4 * 4096.0 * 2;
-  expect_close(form->hop(a, b).latency.decode_s, 31 * (1e-4 + bytes / 1.25e9));
-  expect_close(form->hop(a, b).latency.prefill_s, 1e-4 + 128 * 8192 / 1.25e9);
+  expect_close(form->hop(a, b).latency.decode_s, 31 * (1e-4 + bytes / 1.25e9 + usual_copies_s(bytes)));
+  expect_close(form->hop(a, b).latency.prefill_s, 1e-4 + 128 * 8192 / 1.25e9 + usual_copies_s(128 * 8192));
   // Latency keeps no device busy.
   expect_close(form->hop(a, b).load_s, 128 * 8192 / 1.25e9 + 31 * bytes / 1.25e9 / 4);
   expect_close(form->token_return(b, a).sum(), 31 * (1e-4 + 4 * 8 / 1.25e9));

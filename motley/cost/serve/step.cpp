@@ -243,8 +243,8 @@ double StepCost::crossing_bytes(const TensorGroup& group, double tokens) const {
   return tokens * static_cast<double>(motley::crossing_bytes(type, arch_.hidden));
 }
 
-PathSpeed StepCost::crossing(const TensorGroup& from, const TensorGroup& to, double tokens) const {
-  return best_link(cluster_, from.devices, to.devices, crossing_bytes(from, tokens));
+HopSpeed StepCost::crossing(const TensorGroup& from, const TensorGroup& to, double tokens) const {
+  return best_hop(cluster_, from.devices, to.devices, crossing_bytes(from, tokens));
 }
 
 double StepCost::token_return_s(const TensorGroup& last, const TensorGroup& first, double sequences) const {

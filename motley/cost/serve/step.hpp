@@ -21,6 +21,7 @@
 #include "motley/cluster/profile.hpp"
 #include "motley/cost/form/form.hpp"
 #include "motley/cost/form/group.hpp"
+#include "motley/cost/form/hop.hpp"
 
 namespace motley {
 
@@ -122,7 +123,7 @@ class StepCost {
   // As it sends them to the next stage.
   double crossing_bytes(const TensorGroup& group, double tokens) const;
   // The path they take: the fastest pair of devices.
-  PathSpeed crossing(const TensorGroup& from, const TensorGroup& to, double tokens) const;
+  HopSpeed crossing(const TensorGroup& from, const TensorGroup& to, double tokens) const;
   // Of the sampled tokens' ids from the last stage to the first, by the driver where the cluster describes it: then the
   // links to its machine and from there, which a chain of one stage takes, too.
   double token_return_s(const TensorGroup& last, const TensorGroup& first, double sequences) const;

@@ -17,7 +17,7 @@ std::pair<int, int> fastest_pair(const Cluster& cluster, const std::vector<int>&
   double least = std::numeric_limits<double>::infinity();
   for (const int a : from)
     for (const int b : to)
-      if (const double seconds = cluster.link(a, b).seconds(bytes); seconds < least) {
+      if (const double seconds = hop_speed(cluster, a, b).seconds(bytes); seconds < least) {
         least = seconds;
         fastest = {a, b};
       }
@@ -109,7 +109,7 @@ double HopTime::occupancy_s(double tokens, double bytes) const {
 }
 
 std::optional<MessageTime> HopTime::of_a_token() const {
-  if (!(small == large) || (rate && tokens_per_s == 0)) return std::nullopt;
+  if (!(small == large) || small.fill_s_per_byte > 0 || (rate && tokens_per_s == 0)) return std::nullopt;
   return MessageTime{small.latency_s, tokens_per_s > 0 ? 1 / tokens_per_s : token_bytes / small.bandwidth_bytes_per_s};
 }
 
@@ -272,8 +272,15 @@ HopTime StepTimes::hop(std::size_t from_stage, std::size_t to_stage, std::option
   const auto [c, d] =
       fastest_pair(plan_.cluster, from.devices, to.devices, token_bytes * static_cast<double>(plan_.step.max_tokens));
   const MeasuredLink measured = measured_link(plan_.profile, plan_.cluster, c, d);
-  return {.small = plan_.cluster.link(a, b),
-          .large = plan_.cluster.link(c, d),
+  // What was measured is from device to device, with whatever copies there are.
+  const bool with_copies = measured.tokens == nullptr && measured.rate == nullptr;
+  const auto way = [&](int here, int there) {
+    const PathSpeed link = plan_.cluster.link(here, there);
+    return with_copies ? hop_over(link, plan_.cluster, here, there)
+                       : HopSpeed{.latency_s = link.latency_s, .bandwidth_bytes_per_s = link.bandwidth_bytes_per_s};
+  };
+  return {.small = way(a, b),
+          .large = way(c, d),
           .from_device = c,
           .to_device = d,
           .token_bytes = token_bytes,

@@ -69,15 +69,15 @@ struct StageTime {
 
 // From one stage to the next. Messages of different size may take different pairs of devices.
 struct HopTime {
-  PathSpeed small = {}, large = {};    // the fastest pair for one token, and for a full step
+  HopSpeed small = {}, large = {};     // the fastest pair for one token, and for a full step
   int from_device = 0, to_device = 0;  // the latter pair
   double token_bytes = 0;              // of a token's hidden state, as it is sent
   double tokens_per_s = 0;             // measured; 0: not
   std::optional<LinkRate> rate = {};   // measured
 
-  PathSpeed path(double bytes) const { return small.seconds(bytes) <= large.seconds(bytes) ? small : large; }
+  const HopSpeed& path(double bytes) const { return small.seconds(bytes) <= large.seconds(bytes) ? small : large; }
   double occupancy_s(double tokens, double bytes) const;  // how long the sending keeps the link busy
-  double latency_s(double bytes) const { return path(bytes).latency_s; }
+  double latency_s(double bytes) const { return path(bytes).wait_s(bytes); }
   double seconds(double tokens) const {
     return occupancy_s(tokens, tokens * token_bytes) + latency_s(tokens * token_bytes);
   }

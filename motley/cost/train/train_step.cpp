@@ -122,19 +122,29 @@ bool TrainLinks::between_processors(int from, int to) const {
          cluster_.type_of(to).vendor == "cpu";
 }
 
-double TrainLinks::bytes_per_s(int from, int to, double message_bytes) const {
+std::optional<double> TrainLinks::measured_bytes_per_s(int from, int to, double message_bytes) const {
+  if (!measured_) return std::nullopt;
   const auto rate = [&](int a, int b) {
     const LinkRate* measured = measured_link(profile_, cluster_, a, b).rate;
     return measured != nullptr ? motley::bytes_per_s(*measured, message_bytes) : 0;
   };
-  if (measured_) {
-    if (const double own = rate(from, to); own > 0) return own;
-    // Inside a machine, of two types that were each measured among themselves, the slower one.
-    if (const double slower = std::min(rate(from, from), rate(to, to));
-        slower > 0 && machine_of(from) == machine_of(to))
-      return slower;
-  }
-  return path(from, to).bandwidth_bytes_per_s;
+  if (const double own = rate(from, to); own > 0) return own;
+  // Inside a machine, of two types that were each measured among themselves, the slower one.
+  if (const double slower = std::min(rate(from, from), rate(to, to)); slower > 0 && machine_of(from) == machine_of(to))
+    return slower;
+  return std::nullopt;
+}
+
+double TrainLinks::bytes_per_s(int from, int to, double message_bytes) const {
+  const auto measured = measured_bytes_per_s(from, to, message_bytes);
+  return measured ? *measured : path(from, to).bandwidth_bytes_per_s;
+}
+
+// What was measured is from device to device, with whatever copies there are.
+HopSpeed TrainLinks::hop(int from, int to, double message_bytes) const {
+  if (const auto measured = measured_bytes_per_s(from, to, message_bytes))
+    return {.latency_s = path(from, to).latency_s, .bandwidth_bytes_per_s = *measured};
+  return hop_over(path(from, to), cluster_, from, to);
 }
 
 void LinkLoads::add(int from, int to, double bytes, double message_bytes) {
@@ -549,9 +559,10 @@ PipelineHop TrainStepCost::hop(const std::vector<int>& from, const std::vector<i
   bool any = false;
   for (const int a : from)
     for (const int b : to) {
+      const HopSpeed way = links_.hop(a, b, bytes);
       const PipelineHop hop{
-          .busy_s = bytes / links_.bytes_per_s(a, b, bytes),
-          .latency_s = links_.path(a, b).latency_s,
+          .busy_s = bytes / way.bandwidth_bytes_per_s,
+          .latency_s = way.wait_s(bytes),
           .link = links_.machine_of(a) == links_.machine_of(b)
                       ? PipelineHop::own_link
                       : links_.machine_of(a) * static_cast<int>(cluster_.machines.size()) + links_.machine_of(b)};

@@ -32,7 +32,11 @@ class TrainLinks {
 
   // As Cluster::link().
   PathSpeed path(int from, int to) const;
-  // Of a message, measured where the profile has it.
+  // Of rows between two stages.
+  HopSpeed hop(int from, int to, double message_bytes) const;
+  // Of a message, where the profile has it.
+  std::optional<double> measured_bytes_per_s(int from, int to, double message_bytes) const;
+  // The same, or else the path's.
   double bytes_per_s(int from, int to, double message_bytes) const;
   // Of one machine: they copy and add themselves what passes between them, and compute nothing meanwhile.
   bool between_processors(int from, int to) const;

@@ -87,6 +87,10 @@ std::vector<double> Groups::signature(const std::vector<int>& ordered) const {
     const bool new_machine = i == 0 || cluster.devices[ordered[i - 1]].machine != machine;
     text.push_back(cluster.devices[ordered[i]].type);
     if (new_machine) text.push_back(-1);
+    // Devices of a type differ in these only by their machines.
+    const bool new_type = new_machine || cluster.devices[ordered[i - 1]].type != cluster.devices[ordered[i]].type;
+    if (const auto copies = new_type ? copies_of(cluster, ordered[i]) : std::nullopt)
+      text.insert(text.end(), {copies->upload_bytes_per_s, copies->download_bytes_per_s});
     if (new_machine) add_tiers(ordered[i], text);
     if (every_pair || new_machine) ends.push_back(ordered[i]);
     if (!every_pair && !new_machine && cluster.devices[ordered[i - 1]].machine == machine) {

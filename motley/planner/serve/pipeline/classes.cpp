@@ -3,8 +3,17 @@
 #include <algorithm>
 #include <numeric>
 
+#include "motley/cost/form/hop.hpp"
+
 namespace motley {
 namespace {
+
+// Of a pair: sums inside a stage take the link, and rows between stages the hop.
+struct Between {
+  PathSpeed link;
+  HopSpeed hop;
+  bool operator==(const Between&) const = default;
+};
 
 // Links of all pairs of some devices, looked up once.
 class Links {
@@ -14,14 +23,17 @@ class Links {
     for (std::size_t i = 0; i < count_; ++i) position_[devices[i]] = i;
     for (std::size_t from = 0; from < count_; ++from)
       for (std::size_t to = 0; to < count_; ++to)
-        if (from != to) links_[from * count_ + to] = cluster.link(devices[from], devices[to]);
+        if (from != to) {
+          const PathSpeed link = cluster.link(devices[from], devices[to]);
+          links_[from * count_ + to] = {link, hop_over(link, cluster, devices[from], devices[to])};
+        }
   }
-  const PathSpeed& operator()(int from, int to) const { return links_[position_[from] * count_ + position_[to]]; }
+  const Between& operator()(int from, int to) const { return links_[position_[from] * count_ + position_[to]]; }
 
  private:
   std::size_t count_;
   std::vector<std::size_t> position_;  // of a device among those
-  std::vector<PathSpeed> links_;
+  std::vector<Between> links_;
 };
 
 bool same_type(const Cluster& cluster, int a, int b) { return cluster.devices[a].type == cluster.devices[b].type; }

@@ -330,6 +330,7 @@ TEST(Joint, TimeScalesWithAllSpeeds) {
         type.memory_bandwidth_bytes_per_s *= x;
         for (auto& [name, rate] : type.flop_per_s) rate *= x;
         type.overhead = Overhead{};
+        type.copies = {12e9 * x, 12e9 * x, 10e-6 / x};
       }
       for (auto* link : {&description.network.within_machine, &description.network.within_site}) {
         (*link)->bandwidth_bytes_per_s *= x;
