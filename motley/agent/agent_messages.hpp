@@ -27,6 +27,14 @@ constexpr std::size_t max_held_ranges = std::size_t{1} << 16;  // of one member
 constexpr const char* agents_service = "agents";
 constexpr const char* weights_service = "weights";
 
+// From a device's memory to that in another slot.
+struct PeerLink {
+  std::int32_t slot = 0;
+  double latency_s = 0;
+  double bytes_per_s = 0;
+  bool operator==(const PeerLink&) const = default;
+};
+
 // One device of a machine: that of slot n is called MACHINE/n. Slots may be empty.
 struct OfferedDevice {
   std::string kind;  // as a type of device: "AMD EPYC 7B13", "NVIDIA RTX A6000"
@@ -41,6 +49,8 @@ struct OfferedDevice {
   std::int64_t total_bytes = 0;  // of a GPU's memory,
   std::int64_t free_bytes = 0;   // and what of it was free when the agent started
   std::int32_t kernels = 0;      // version of motley's own for it; 0: LibTorch's alone
+  std::string rates = {};        // of a GPU, as they were measured (gpu_rates.hpp); empty: as the catalogue has them
+  BoundedList<PeerLink, max_offered_devices> peers = {};  // as they were measured
   bool operator==(const OfferedDevice&) const = default;
 };
 std::string device_name(const std::string& machine, const OfferedDevice& device);

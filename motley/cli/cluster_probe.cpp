@@ -20,15 +20,18 @@
 #include "motley/probe/train_probe.hpp"
 #include "motley/server/answer_times.hpp"
 #include "motley/text/text_codec.hpp"
+#include "motley/workers/copy_list.hpp"
+#include "motley/workers/local_fleet.hpp"
 
 namespace motley::cli {
 namespace {
 
 constexpr const char* default_shape = "llama-3-8b";
+constexpr double default_rates_seconds = 6;
 
 struct ProbeCommand {
   std::string cluster, model, weight_type, workload, text;
-  bool routing = false;
+  bool routing = false, rates = false;
   std::string backend = "cpu";
   std::string transport = "shm";
   std::string disk, disk_bytes;
@@ -131,12 +134,34 @@ int count_routing_and_write(const ProbeCommand& options) {
   return 0;
 }
 
+// One device, as the type of a cluster file: for the agent that offers it.
+int measure_rates_and_write(const ProbeCommand& options) {
+  if (!options.cluster.empty() || !options.workload.empty() || !options.disk.empty() || options.routing ||
+      options.backend == "cpu" || options.backend == "cuda")
+    throw input_error("--rates measures one device, by --backend cuda:N, and nothing else",
+                      "give --rates --backend cuda:0");
+  const std::filesystem::path program = prepare_worker_program();
+  ProbeOptions asked;
+  asked.shape = read_named_model(options.model.empty() ? default_shape : options.model).arch;
+  asked.worker_program = program;
+  asked.backend = options.backend;
+  asked.seconds = options.group.seconds > 0 ? options.group.seconds : default_rates_seconds;
+  asked.report = reporter(options.output);
+  const DeviceCopies copies = list_copies(program, {options.backend}, {}).devices.front();
+  asked.device_free_bytes = copies.free_bytes;
+  DeviceType type = probe_device(std::move(asked));
+  type.copies = copies.at_once;
+  emit(options.output, write(type), to_json(write(type)) + "\n");
+  return 0;
+}
+
 int probe_and_write(const ProbeCommand& options) {
   if (!options.group.member.members.empty()) return probe_group(options);
   if (options.group.member.rank >= 0)
     throw input_error("--rank needs --members",
                       "list all members in order, as in --members 10.0.0.1:4711,10.0.0.2:4711");
   check_output_folder(options.output);
+  if (options.rates) return measure_rates_and_write(options);
   if (options.routing) return count_routing_and_write(options);
   if (!options.text.empty())
     throw input_error("--text needs --routing", "add --routing to count which experts its tokens take");
@@ -146,9 +171,10 @@ int probe_and_write(const ProbeCommand& options) {
   if (!on_processors && !options.disk.empty())
     throw input_error("--disk cannot be combined with --backend cuda: copies to GPUs are not measured",
                       "probe the disk without --backend, and take `disk` and `host_memory` over into the file");
-  const Cluster cluster = described       ? read_cluster(options.cluster)
-                          : on_processors ? resolve(this_machine(), "this machine")
-                                          : resolve(machine_of(nvidia_gpus()), "this machine");
+  const bool on_gpus = options.backend.starts_with("cuda");
+  const Cluster cluster = described ? read_cluster(options.cluster)
+                          : on_gpus ? resolve(machine_of(nvidia_gpus()), "this machine")
+                                    : resolve(this_machine(), "this machine");
   const Architecture shape = read_named_model(options.model.empty() ? default_shape : options.model).arch;
   const DType type =
       options.weight_type.empty() ? shape.checkpoint_type : parse_dtype_option(options.weight_type, "--weight-type");
@@ -223,8 +249,12 @@ void add_cluster_probe(CLI::App& cluster_verbs, Action& action) {
   verb->add_option("--text", options->text, "Text whose tokens are routed, as users send them (up to 4,096 tokens)")
       ->type_name("FILE");
   verb->add_option("--backend", options->backend,
-                   "What is measured: the processors, or with cuda the GPUs (default cpu)")
-      ->check(CLI::IsMember({"cpu", "cuda"}));
+                   "What is measured: the processors, with cuda the GPUs, or cuda:N (default cpu)")
+      ->check([](const std::string& given) {
+        return is_backend(given) ? "" : given + " is none of cpu, cuda, cuda:0, cuda:1, ...";
+      });
+  verb->add_flag("--rates", options->rates,
+                 "Measure one device alone, in some seconds, as agents do, and write a device type");
   verb->add_option("--weight-type", options->weight_type,
                    "Weight type to measure: fp32 or bf16 (default: the model's)");
   verb->add_option("--transport", options->transport, "Transport between workers, or members of one host (default shm)")

@@ -14,6 +14,7 @@
 #include <tuple>
 #include <utility>
 
+#include "motley/agent/gpu_rates.hpp"
 #include "motley/agent/machine.hpp"
 #include "motley/agent/offered_gpus.hpp"
 #include "motley/base/error.hpp"
@@ -167,6 +168,12 @@ std::vector<OfferedDevice> offered_devices(
   auto [devices, left_out] = offered_gpus(list, slots, choice);
   for (const std::string& why : left_out) report("gpus", why + ": it is not offered");
   if (!list.cause.empty()) report("gpus", fmt::format("none are offered: {}", list.cause));
+  if (!devices.empty()) {
+    KeptGpuRates kept(state / gpu_rates_file);
+    add_gpu_rates(devices, list.gpus, kept,
+                  measuring_by(std::filesystem::read_symlink("/proc/self/exe"), worker_program),
+                  [&](const std::string& what) { report("gpus", what); });
+  }
   if (devices.empty() || options.processor || options.processor_parts > 0) {
     // Where GPUs are gone for a while, it does not take the place of one in a plan that runs.
     const std::size_t first_slot = options.gpus == no_gpus ? 0 : slots.size();

@@ -144,6 +144,9 @@ TEST_F(AgentMachinesTest, AGpuThatCannotBeOneIsRefused) {
   EXPECT_TRUE(refusal([](OfferedDevice& device) { device.free_bytes = INT64_MAX; }));
   EXPECT_TRUE(refusal([](OfferedDevice& device) { device.kernels = -1; }));
   EXPECT_TRUE(refusal([](OfferedDevice& device) { device.bytes_per_s = 1e12; })) << "one rate alone";
+  EXPECT_TRUE(refusal([](OfferedDevice& device) { device.rates = "{}"; }));
+  EXPECT_TRUE(refusal([](OfferedDevice& device) { device.peers = {{{.slot = 64, .bytes_per_s = 1e9}}}; }));
+  EXPECT_TRUE(refusal([](OfferedDevice& device) { device.peers = {{{.slot = 0, .bytes_per_s = -1}}}; }));
   EXPECT_TRUE(refusal([](OfferedDevice& device) { device.kind = "abacus"; })) << "nothing tells its rates";
   EXPECT_EQ(names(), std::set<std::string>());
   HandAgent agent(machines_, "box");

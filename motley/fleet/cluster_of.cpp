@@ -4,10 +4,12 @@
 
 #include <algorithm>
 #include <map>
+#include <optional>
 #include <string>
 #include <tuple>
 #include <utility>
 
+#include "motley/agent/gpu_rates.hpp"
 #include "motley/base/error.hpp"
 #include "motley/cluster/names.hpp"
 #include "motley/workers/gpu_list.hpp"
@@ -70,16 +72,46 @@ DeviceType type_of_gpu(const OfferedDevice& device) {
     for (auto& [data_type, flop_per_s] : type.flop_per_s) flop_per_s *= share;
     type.efficiency.basis = type.training.basis = Basis::guess;
   }
-  if (device.bytes_per_s > 0) {
-    type.memory_bandwidth_bytes_per_s = device.bytes_per_s;
-    for (const char* data_type : {"bf16", "fp16"})
-      if (const auto rate = type.flop_per_s.find(data_type); rate != type.flop_per_s.end())
-        rate->second = device.flop_per_s;
-  }
+  if (device.rates.empty()) return type;
+  const DeviceType measured = parse_rates(device.rates, device.kind);
+  type.memory_bandwidth_bytes_per_s = measured.memory_bandwidth_bytes_per_s;
+  for (const auto& [data_type, flop_per_s] : measured.flop_per_s) type.flop_per_s[data_type] = flop_per_s;
+  // Tensor cores are as fast in both types of 16 bits, of which one is measured.
+  if (const auto bf16 = measured.flop_per_s.find("bf16"); bf16 != measured.flop_per_s.end())
+    if (const auto fp16 = type.flop_per_s.find("fp16"); fp16 != type.flop_per_s.end()) fp16->second = bf16->second;
+  type.efficiency = measured.efficiency;
+  type.training = {};  // those shares hold for training, too
+  type.overhead = measured.overhead;
+  type.copies = measured.copies;
   return type;
 }
 
 bool are_within(double a, double b, double share) { return std::min(a, b) >= share * std::max(a, b); }
+
+// As they were measured, or both by the catalogue.
+bool have_like_rates(const OfferedDevice& a, const OfferedDevice& b) {
+  if (a.rates.empty() || b.rates.empty()) return a.rates.empty() && b.rates.empty();
+  const DeviceType one = parse_rates(a.rates, a.kind), other = parse_rates(b.rates, b.kind);
+  const auto alike = [](double x, double y) { return are_within(x, y, like_rates); };
+  return alike(one.memory_bandwidth_bytes_per_s, other.memory_bandwidth_bytes_per_s) &&
+         std::ranges::equal(
+             one.flop_per_s, other.flop_per_s,
+             [&](const auto& x, const auto& y) { return x.first == y.first && alike(x.second, y.second); }) &&
+         alike(one.copies.upload_bytes_per_s, other.copies.upload_bytes_per_s) &&
+         alike(one.copies.download_bytes_per_s, other.copies.download_bytes_per_s);
+}
+
+// The slowest of those that were measured, since a machine has one.
+std::optional<LinkSpeed> link_inside(const MachineStatus& member) {
+  std::optional<LinkSpeed> slowest;
+  for (const OfferedDevice& device : member.devices)
+    for (const PeerLink& peer : device.peers) {
+      if (!slowest) slowest = LinkSpeed{.latency_s = peer.latency_s, .bandwidth_bytes_per_s = peer.bytes_per_s};
+      slowest->latency_s = std::max(slowest->latency_s, peer.latency_s);
+      slowest->bandwidth_bytes_per_s = std::min(slowest->bandwidth_bytes_per_s, peer.bytes_per_s);
+    }
+  return slowest;
+}
 
 struct GpuOfMachine {
   const OfferedDevice* device;
@@ -93,20 +125,25 @@ void add_gpus(std::vector<GpuOfMachine> gpus, ClusterDescription& description) {
     return std::tie(a.device->kind, b.device->memory_bytes) < std::tie(b.device->kind, a.device->memory_bytes);
   });
   std::map<std::string, int> numbers;  // of types of one name
-  const OfferedDevice* first = nullptr;
+  struct Kind {
+    const OfferedDevice* first;
+    std::size_t type;
+  };
+  std::vector<Kind> kinds;
   for (const auto& [device, machine] : gpus) {
-    const bool is_like_first =
-        first != nullptr && first->kind == device->kind &&
-        are_within(static_cast<double>(first->memory_bytes), static_cast<double>(device->memory_bytes), like_memory) &&
-        are_within(first->bytes_per_s, device->bytes_per_s, like_rates) &&
-        are_within(first->flop_per_s, device->flop_per_s, like_rates);
-    if (!is_like_first) {
-      first = device;
+    auto kind = std::ranges::find_if(kinds, [device = device](const Kind& known) {
+      return known.first->kind == device->kind &&
+             are_within(static_cast<double>(known.first->memory_bytes), static_cast<double>(device->memory_bytes),
+                        like_memory) &&
+             have_like_rates(*known.first, *device);
+    });
+    if (kind == kinds.end()) {
       DeviceType type = type_of_gpu(*device);
       if (const int number = ++numbers[type.name]; number > 1) type.name += fmt::format(" ({})", number);
+      kind = kinds.insert(kinds.end(), {device, description.device_types.size()});
       description.device_types.push_back(std::move(type));
     }
-    DeviceType& type = description.device_types.back();
+    DeviceType& type = description.device_types[kind->type];
     type.memory_bytes = device->memory_bytes;  // less than that of those before it
     description.machines[machine].devices[static_cast<std::size_t>(device->slot)] = type.name;
   }
@@ -123,6 +160,7 @@ Cluster cluster_of(const std::vector<MachineStatus>& members, const std::vector<
   for (const MachineStatus& member : members) {
     MachineDescription machine;
     machine.name = member.name;
+    machine.link = link_inside(member);
     for (const OfferedDevice& device : member.devices) {
       const auto slot = static_cast<std::size_t>(device.slot);
       machine.devices.resize(std::max(machine.devices.size(), slot + 1), std::string(empty_slot));

@@ -9,9 +9,9 @@
 namespace motley {
 
 // A machine for each member, under its name; devices in their slots. A processor is a type of its own; GPUs of one kind
-// share a type where they offer about the same memory. Throws a peer error for a GPU that the catalogue does not know.
-// Links that were not measured are those of
-// `network`.
+// share a type where they offer about the same memory and are within 3 % as fast, and have the catalogue's rates where
+// none were measured. Throws a peer error for a GPU that the catalogue does not know. Links that were not measured are
+// those of `network`.
 Cluster cluster_of(const std::vector<MachineStatus>& members, const std::vector<MachineLink>& links,
                    const Network& network);
 

@@ -3,6 +3,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "motley/agent/gpu_rates.hpp"
 #include "motley/base/error.hpp"
 
 namespace motley {
@@ -68,20 +69,49 @@ TEST(ClusterOfGpus, OneThatOthersUseIsATypeOfItsOwn) {
     EXPECT_EQ(type.memory_bandwidth_bytes_per_s, find_in_catalogue("A6000")->memory_bandwidth_bytes_per_s);
 }
 
+OfferedDevice measured_gpu(int slot, double bytes_per_s, double upload_bytes_per_s = 25e9) {
+  OfferedDevice device = offered_gpu(slot, "NVIDIA RTX A6000", 40 * gib);
+  DeviceType rates;
+  rates.name = "cuda:0";
+  rates.vendor = "nvidia";
+  rates.memory_bandwidth_bytes_per_s = bytes_per_s;
+  rates.flop_per_s = {{"bf16", 1.5e14}, {"fp32", 3e13}};
+  rates.efficiency = {.compute = 1, .bandwidth = 1, .basis = Basis::measured};
+  rates.overhead = Overhead{.layer_s = 2e-5, .step_s = 1e-4};
+  rates.copies = {upload_bytes_per_s, 26e9, 11e-6};
+  device.rates = rates_text(rates);
+  return device;
+}
+
 TEST(ClusterOfGpus, MeasuredRatesTakeTheCataloguesPlace) {
-  OfferedDevice fast = offered_gpu(0, "NVIDIA RTX A6000", 40 * gib),
-                same = offered_gpu(1, "NVIDIA RTX A6000", 40 * gib),
-                slow = offered_gpu(2, "NVIDIA RTX A6000", 40 * gib);
-  fast.bytes_per_s = 7e11;
-  same.bytes_per_s = 6.9e11;
-  slow.bytes_per_s = 6e11;
-  for (OfferedDevice* device : {&fast, &same, &slow}) device->flop_per_s = 1.5e14;
-  const Cluster cluster = planned({fast, same, slow});
-  EXPECT_THAT(types_of(cluster), ElementsAre("box/0: A6000", "box/1: A6000", "box/2: A6000 (2)"));
-  EXPECT_EQ(cluster.type_of(0).memory_bandwidth_bytes_per_s, 7e11);
+  const Cluster cluster = planned({measured_gpu(0, 7e11), measured_gpu(1, 6.9e11), measured_gpu(2, 6e11),
+                                   offered_gpu(3, "NVIDIA RTX A6000", 40 * gib)});
+  EXPECT_THAT(types_of(cluster), ElementsAre("box/0: A6000", "box/1: A6000", "box/2: A6000 (2)", "box/3: A6000 (3)"));
+  const DeviceType& measured = cluster.type_of(0);
+  EXPECT_EQ(measured.memory_bandwidth_bytes_per_s, 7e11);
+  EXPECT_EQ(measured.flop_per_s.at("bf16"), 1.5e14);
+  EXPECT_EQ(measured.flop_per_s.at("fp16"), 1.5e14) << "as fast as bf16";
+  EXPECT_EQ(measured.efficiency.bandwidth, 1);
+  EXPECT_EQ(measured.efficiency.basis, Basis::measured);
+  EXPECT_EQ(measured.overhead, (Overhead{2e-5, 1e-4}));
+  EXPECT_EQ(copies_of(cluster, 0), (CopyRates{25e9, 26e9, 11e-6}));
+  EXPECT_EQ(measured.reserve_bytes, gib);
   EXPECT_EQ(cluster.type_of(2).memory_bandwidth_bytes_per_s, 6e11);
-  EXPECT_EQ(cluster.type_of(2).flop_per_s.at("bf16"), 1.5e14);
-  EXPECT_EQ(cluster.type_of(2).reserve_bytes, gib);
+  EXPECT_EQ(cluster.type_of(3).memory_bandwidth_bytes_per_s, find_in_catalogue("A6000")->memory_bandwidth_bytes_per_s);
+}
+
+TEST(ClusterOfGpus, ACardInASlowSlotIsATypeOfItsOwn) {
+  const Cluster cluster = planned({measured_gpu(0, 7e11), measured_gpu(1, 7e11, 0.8e9), measured_gpu(2, 7e11)});
+  EXPECT_THAT(types_of(cluster), ElementsAre("box/0: A6000", "box/1: A6000 (2)", "box/2: A6000"));
+  EXPECT_EQ(copies_of(cluster, 1)->upload_bytes_per_s, 0.8e9);
+}
+
+TEST(ClusterOfGpus, TheSlowestLinkBetweenThemIsTheMachines) {
+  OfferedDevice first = measured_gpu(0, 7e11), second = measured_gpu(1, 7e11);
+  first.peers = {{{.slot = 1, .latency_s = 5e-6, .bytes_per_s = 50e9}}};
+  second.peers = {{{.slot = 0, .latency_s = 9e-6, .bytes_per_s = 40e9}}};
+  EXPECT_EQ(planned({first, second}).link(0, 1), (PathSpeed{9e-6, 40e9}));
+  EXPECT_EQ(planned({measured_gpu(0, 7e11), measured_gpu(1, 7e11)}).link(0, 1), (PathSpeed{20e-6, 2e9}));
 }
 
 TEST(ClusterOfGpus, ASliceHasItsShareOfTheCard) {

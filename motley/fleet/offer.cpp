@@ -4,6 +4,7 @@
 
 #include <set>
 
+#include "motley/agent/gpu_rates.hpp"
 #include "motley/base/error.hpp"
 #include "motley/base/units.hpp"
 #include "motley/comm/net/listener.hpp"
@@ -20,6 +21,16 @@ constexpr std::size_t longest_kind = 256, longest_address = 512, longest_backend
 constexpr double most_latency_s = 3600;
 
 bool is_within(double value, double least, double most) { return value >= least && value <= most; }
+
+void check_gpu_rates(const OfferedDevice& device) {
+  if (device.vendor != "nvidia") throw Error(ErrorCode::peer, "a processor with the rates of a GPU");
+  if (!device.rates.empty()) parse_rates(device.rates, device.uuid);
+  for (const PeerLink& peer : device.peers)
+    if (peer.slot < 0 || peer.slot >= static_cast<std::int32_t>(max_offered_devices) || peer.slot == device.slot ||
+        !can_be_link(peer.latency_s, peer.bytes_per_s))
+      throw Error(ErrorCode::peer, fmt::format("a link from slot {} to slot {}, of {:.3g} s and {:.3g} B/s",
+                                               device.slot, peer.slot, peer.latency_s, peer.bytes_per_s));
+}
 
 void check_device(const OfferedDevice& device) {
   const bool is_gpu = device.vendor == "nvidia";
@@ -40,6 +51,7 @@ void check_device(const OfferedDevice& device) {
     throw Error(ErrorCode::peer, fmt::format("a device in slot {}", device.slot));
   if (is_gpu != is_gpu_uuid(device.uuid) || device.uuid.empty() == is_gpu || device.backend.size() > longest_backend)
     throw Error(ErrorCode::peer, "a device whose UUID or backend is none of its kind");
+  if (!device.rates.empty() || !device.peers.empty()) check_gpu_rates(device);
   if (device.free_bytes < 0 || device.free_bytes > device.total_bytes || device.total_bytes > most_memory_bytes ||
       (is_gpu && device.memory_bytes > device.free_bytes) || device.kernels < 0)
     throw Error(ErrorCode::peer, "a device that offers more memory than it has");

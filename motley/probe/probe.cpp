@@ -47,8 +47,9 @@ constexpr int most_tries = 3;  // of times that contradict each other
 constexpr ProbeStep small_step{1, 1, 64};
 
 // Of the host; or of the GPU that has least.
-std::int64_t free_for_probe(const std::string& backend) {
-  if (backend == "cpu") return free_memory_bytes();
+std::int64_t free_for_probe(const ProbeOptions& options) {
+  if (!options.backend.starts_with("cuda")) return free_memory_bytes();
+  if (options.device_free_bytes > 0) return options.device_free_bytes;
   return std::ranges::min(nvidia_gpus(), {}, &NvidiaGpu::free_bytes).free_bytes;
 }
 
@@ -56,8 +57,8 @@ class Probe {
  public:
   explicit Probe(const ProbeOptions& options)
       : options_(options),
-        scale_(scale_of(options.backend)),
-        memory_bytes_(free_for_probe(options.backend)),
+        scale_(scale_of(options.backend, options.rates_only)),
+        memory_bytes_(free_for_probe(options)),
         shape_(probe_shape(options.shape, scale_, memory_bytes_)) {
     result_.vendor = scale_.vendor;
     result_.device_memory_bytes = on_processors() ? 0 : memory_bytes_;
@@ -76,6 +77,7 @@ class Probe {
                     "probe again without other programs on the cores");
       report("these times are inconsistent, as if other programs used the cores: measuring again");
     }
+    if (options_.rates_only) return std::move(result_);
     // Threads of several workers would be in each other's way on these cores, and one device has no other to talk to.
     const bool alone = options_.cluster.devices.size() == 1 && (options_.threads > 1 || !on_processors());
     for (const char* transport : {"shm", "tcp"})
@@ -335,6 +337,20 @@ class Probe {
 };
 
 }  // namespace
+
+DeviceType probe_device(ProbeOptions options) {
+  options.rates_only = true;
+  const ProbeScale& scale = scale_of(options.backend, options.rates_only);
+  ClusterDescription machine = one_machine(1, std::int64_t{1} << 50);
+  machine.device_types.front().vendor = scale.vendor;
+  options.cluster = resolve(machine, "the device");
+  DeviceType type;
+  type.name = options.backend;
+  type.vendor = scale.vendor;
+  Probe::set_rates(type, Probe(options).run(), scale.channel_type);
+  type.efficiency.basis = Basis::measured;
+  return type;
+}
 
 ProbeResult probe(const ProbeOptions& options) {
   const auto measured =

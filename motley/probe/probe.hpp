@@ -39,7 +39,9 @@ struct ProbeOptions {
   double seconds = default_probe_seconds;              // about so long, starts of workers left out
   std::filesystem::path disk;                          // a folder on it; empty: no tiers are measured
   std::int64_t disk_bytes = default_probe_file_bytes;  // of a test file there
-  std::function<void(const std::string& what, double elapsed_s)> report;
+  std::function<void(const std::string& what, double elapsed_s)> report = {};
+  bool rates_only = false;             // of steps: neither links nor a server
+  std::int64_t device_free_bytes = 0;  // of the GPU's memory; 0: what the driver says
 };
 
 // A step that was measured, and what the rates make of it.
@@ -73,6 +75,9 @@ struct ProbeResult {
 // tiers of several machines are asked for; an environment error where workers cannot be started, or the disk cannot be
 // measured.
 ProbeResult probe(const ProbeOptions& options);
+
+// Of one device, which `backend` names: what an agent offers of it. Memory and copies are not looked at.
+DeviceType probe_device(ProbeOptions options);
 
 // The cluster with the measured constants in place of those of its device types of that vendor and of its links, as all
 // of it runs here. `type`: of the weights whose bandwidth counts.

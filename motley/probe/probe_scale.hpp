@@ -21,8 +21,8 @@ struct ProbeScale {
   std::vector<ProbeStep> steps;
 };
 
-// Of a backend: cpu, or cuda.
-const ProbeScale& scale_of(const std::string& backend);
+// Of a backend: cpu, cuda, cuda:N, or a stand-in. `briefly`: in a few seconds.
+const ProbeScale& scale_of(const std::string& backend, bool briefly = false);
 
 // Keys and values of all sequences of the step that has most.
 std::int64_t kv_tokens_of(const ProbeScale& scale);

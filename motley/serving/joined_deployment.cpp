@@ -43,6 +43,7 @@ Value members_value(const std::vector<MachineStatus>& members) {
         described.set("total_bytes", device.total_bytes);
         described.set("free_bytes", device.free_bytes);
         described.set("kernels", static_cast<std::int64_t>(device.kernels));
+        described.set("rates", device.rates.empty() ? "catalogue" : "measured");
       }
       devices.push_back(std::move(described));
     }

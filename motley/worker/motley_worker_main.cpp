@@ -1,6 +1,7 @@
 // motley-worker --control-fd N: one device's part of a plan. Started by the driver, which holds the other end of
 // descriptor N.
 // motley-worker --devices: lists the GPUs of this machine, and ends (workers/gpu_list.hpp).
+// motley-worker --copies DEVICE...: measures copies to and from devices, and ends (workers/copy_list.hpp).
 #include <sys/prctl.h>
 #include <sys/socket.h>
 #include <unistd.h>
@@ -8,9 +9,12 @@
 #include <charconv>
 #include <csignal>
 #include <cstdio>
+#include <string>
 #include <string_view>
+#include <vector>
 
 #include "motley/base/error.hpp"
+#include "motley/engine/copy_probe.hpp"
 #include "motley/engine/cuda/cuda_list.hpp"
 #include "motley/worker/worker.hpp"
 
@@ -45,10 +49,21 @@ int control_descriptor(int argc, char** argv) {
   }
 }
 
+[[noreturn]] void measure_copies(const std::vector<std::string>& devices) {
+  ::prctl(PR_SET_PDEATHSIG, SIGKILL);
+  try {
+    answer(motley::to_json(motley::write(motley::probe_copies(devices))) + "\n", 0);
+  } catch (const std::exception& error) {
+    std::fprintf(stderr, "%s\n", motley::with_hint(error).c_str());
+    answer("", static_cast<int>(motley::ErrorCode::environment));
+  }
+}
+
 }  // namespace
 
 int main(int argc, char** argv) {
   if (argc == 2 && std::string_view(argv[1]) == "--devices") list_devices();
+  if (argc > 2 && std::string_view(argv[1]) == "--copies") measure_copies({argv + 2, argv + argc});
   const int descriptor = control_descriptor(argc, argv);
   if (descriptor < 0) {
     std::fputs("motley-worker is started by `motley serve`, `chat` and `train`, with a connection to them\n", stderr);

@@ -1,127 +1,21 @@
 #include "motley/workers/gpu_list.hpp"
 
-#include <fcntl.h>
 #include <fmt/format.h>
-#include <poll.h>
-#include <spawn.h>
-#include <sys/syscall.h>
-#include <sys/wait.h>
-#include <unistd.h>
 
 #include <algorithm>
-#include <array>
-#include <cerrno>
-#include <csignal>
 #include <set>
 
-#include "motley/base/clock.hpp"
 #include "motley/base/error.hpp"
 #include "motley/base/printable.hpp"
-#include "motley/comm/net/file_descriptor.hpp"
 
 namespace motley {
 namespace {
 
-constexpr std::size_t most_answer_bytes = std::size_t{1} << 20;
 constexpr std::size_t most_gpus = 64, longest_gpu_name = 256, longest_uuid = 64, longest_shown_cause = 1000;
 constexpr double most_gpu_bytes = 0x1p48;
-constexpr double killed_listing_s = 5;  // for the process to end
 
 constexpr const char* listing_hint =
     "`nvidia-smi` must list the GPUs at once; --devices none does without them, and offers the processor";
-
-// A process of its own group, which is ended with it.
-class Listing {
- public:
-  Listing(const std::filesystem::path& program, double within_s)
-      : name_(program.filename().string() + " --devices"), within_s_(within_s), until_(deadline_in(within_s)) {
-    std::array<int, 2> ends{};
-    if (::pipe2(ends.data(), O_CLOEXEC) != 0) throw environment_error("cannot make a pipe");
-    output_ = FileDescriptor(ends[0]);
-    const FileDescriptor theirs(ends[1]);
-    spawn(program, theirs.get());
-    // glibc 2.36 declares pidfd_open() for C only.
-    exit_ = FileDescriptor(static_cast<int>(::syscall(SYS_pidfd_open, process_, 0)));
-    if (exit_) return;
-    const Error error = environment_error("cannot watch over " + name_);
-    end();
-    throw error;
-  }
-  ~Listing() { end(); }
-  Listing(const Listing&) = delete;
-  Listing& operator=(const Listing&) = delete;
-
-  std::string answer() {
-    std::string text;
-    std::array<char, 4096> buffer{};
-    for (;;) {
-      if (!wait_for(output_.get(), POLLIN, until_)) throw late();
-      const ssize_t count = ::read(output_.get(), buffer.data(), buffer.size());
-      if (count < 0 && errno == EINTR) continue;
-      if (count <= 0) return text;
-      text.append(buffer.data(), static_cast<std::size_t>(count));
-      if (text.size() > most_answer_bytes)
-        throw failure(fmt::format("answers with more than {} bytes", most_answer_bytes));
-    }
-  }
-  // After its answer.
-  int exit_code() {
-    if (!wait_for(exit_.get(), POLLIN, until_)) throw late();
-    siginfo_t how{};
-    if (::waitid(P_PIDFD, static_cast<id_t>(exit_.get()), &how, WEXITED | WNOHANG) != 0 || how.si_pid == 0)
-      throw failure("has ended, and nothing tells how");
-    process_ = 0;
-    if (how.si_code != CLD_EXITED) throw failure(fmt::format("was killed by signal {}", how.si_status));
-    return how.si_status;
-  }
-  Error failure(const std::string& what) const {
-    return {ErrorCode::environment, fmt::format("{}, which lists the GPUs, {}", name_, what), listing_hint};
-  }
-  const std::string& name() const { return name_; }
-
- private:
-  // Without the signals that this thread has blocked, and silent but for its answer.
-  void spawn(const std::filesystem::path& program, int output) {
-    std::array<std::string, 2> words{program.string(), "--devices"};
-    const std::array<char*, 3> arguments{words[0].data(), words[1].data(), nullptr};
-    posix_spawn_file_actions_t actions;
-    ::posix_spawn_file_actions_init(&actions);
-    ::posix_spawn_file_actions_addopen(&actions, STDIN_FILENO, "/dev/null", O_RDONLY, 0);
-    ::posix_spawn_file_actions_adddup2(&actions, output, STDOUT_FILENO);
-    ::posix_spawn_file_actions_addopen(&actions, STDERR_FILENO, "/dev/null", O_WRONLY, 0);
-    posix_spawnattr_t attributes;
-    ::posix_spawnattr_init(&attributes);
-    sigset_t none;
-    sigemptyset(&none);
-    ::posix_spawnattr_setsigmask(&attributes, &none);
-    ::posix_spawnattr_setpgroup(&attributes, 0);
-    ::posix_spawnattr_setflags(&attributes, POSIX_SPAWN_SETSIGMASK | POSIX_SPAWN_SETPGROUP);
-    const int failed = ::posix_spawn(&process_, words[0].c_str(), &actions, &attributes, arguments.data(), environ);
-    ::posix_spawnattr_destroy(&attributes);
-    ::posix_spawn_file_actions_destroy(&actions);
-    if (failed == 0) return;
-    process_ = 0;
-    errno = failed;
-    throw environment_error("cannot start " + words[0], "build it with `./dev build`");
-  }
-
-  Error late() const { return failure(fmt::format("has not ended within {:.0f} s", within_s_)); }
-
-  // One in a call to the driver of a lost device cannot be killed: it is left behind.
-  void end() {
-    if (process_ <= 0) return;
-    ::kill(-process_, SIGKILL);
-    if (exit_ && !wait_for(exit_.get(), POLLIN, deadline_in(killed_listing_s))) return;
-    ::waitpid(process_, nullptr, 0);
-    process_ = 0;
-  }
-
-  const std::string name_;
-  const double within_s_;
-  const Instant until_;
-  FileDescriptor output_, exit_;
-  pid_t process_ = 0;
-};
 
 // With the hint of the failure that it is part of.
 Error unreadable(const std::string& source, const char* what) {
@@ -135,6 +29,8 @@ void check_gpu(const ListedGpu& gpu, const std::string& source) {
     throw unreadable(source, "a name that no GPU has");
   if (gpu.pci_bus.size() > longest_uuid || printable(gpu.pci_bus) != gpu.pci_bus)
     throw unreadable(source, "a PCI bus that no GPU has");
+  if (gpu.software.size() > longest_gpu_name || printable(gpu.software) != gpu.software)
+    throw unreadable(source, "versions that nothing has");
   if (gpu.free_bytes > gpu.total_bytes) throw unreadable(source, "more memory is free than there is");
 }
 
@@ -174,6 +70,7 @@ Schema<ListedGpu> schema_of(Bound<ListedGpu>) {
       .field("free_bytes", &G::free_bytes, "Free of it.", {.required = true, .min = 0, .max = most_gpu_bytes})
       .field("display", &G::display, "Whether a desktop is shown on it.")
       .field("kernels", &G::kernels, "Version of motley's own.", {.min = 0, .max = 1e6})
+      .field("software", &G::software, "Versions of what computes on it.")
       .field("peers", &G::peers, "UUIDs of those whose memory it reaches.");
 }
 
@@ -184,17 +81,20 @@ bool may_have_gpus() {
 }
 
 GpuList list_gpus(const std::filesystem::path& program, double within_s) {
-  Listing listing(program, within_s);
-  const std::string answer = listing.answer();
-  const int code = listing.exit_code();
+  const ChildQuestion question{.program = program,
+                               .arguments = {"--devices"},
+                               .within_s = within_s,
+                               .purpose = "lists the GPUs",
+                               .hint = listing_hint};
+  const auto [answer, code] = ask_child(question);
   try {
-    if (code == 0) return {.gpus = parse_gpus(answer, listing.name())};
+    if (code == 0) return {.gpus = parse_gpus(answer, name_of(question))};
     if (code == static_cast<int>(ErrorCode::environment))
-      return {.gpus = {}, .cause = parse_cause(answer, listing.name())};
+      return {.gpus = {}, .cause = parse_cause(answer, name_of(question))};
   } catch (const Error& error) {
-    throw listing.failure(fmt::format("answers what cannot be read: {}", error.what()));
+    throw child_failure(question, fmt::format("answers what cannot be read: {}", error.what()));
   }
-  throw listing.failure(fmt::format("ended with exit code {}", code));
+  throw child_failure(question, fmt::format("ended with exit code {}", code));
 }
 
 std::string gpu_lines(const std::vector<ListedGpu>& gpus) {

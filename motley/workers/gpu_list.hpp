@@ -6,10 +6,10 @@
 #include <filesystem>
 #include <string>
 #include <string_view>
-#include <utility>
 #include <vector>
 
 #include "motley/base/binding.hpp"
+#include "motley/workers/child_answer.hpp"
 
 namespace motley {
 
@@ -22,6 +22,7 @@ struct ListedGpu {
   std::int64_t free_bytes = 0;          // now, to a process that has opened it
   bool display = false;                 // a desktop is shown on it
   std::int32_t kernels = 0;             // version of motley's own; 0: LibTorch's alone
+  std::string software = {};            // what rates depend on: versions of the driver, LibTorch and the kernels
   std::vector<std::string> peers = {};  // UUIDs of those whose memory it reaches
   bool is_slice() const { return uuid.starts_with("MIG-"); }
   bool operator==(const ListedGpu&) const = default;
@@ -48,7 +49,6 @@ bool is_gpu_uuid(std::string_view text);
 // "NVIDIA H100 80GB HBM3" of its slice "NVIDIA H100 80GB HBM3 MIG 1g.10gb"; other names as they are.
 std::string_view whole_card(std::string_view name);
 
-using Variables = std::vector<std::pair<std::string, std::string>>;  // of an environment
 // A process that has these in its environment sees this GPU alone, as cuda:0, whatever happens to others.
 Variables gpu_variables(const std::string& uuid);
 

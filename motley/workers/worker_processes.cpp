@@ -32,26 +32,6 @@ namespace {
   ::_exit(127);
 }
 
-// What this process has, with `variables` in place of what it has of them.
-std::vector<std::string> environment_with(const Variables& variables) {
-  std::vector<std::string> all;
-  for (char** inherited = environ; *inherited != nullptr; ++inherited) {
-    const std::string_view text = *inherited;
-    const auto is_replaced = [&](const auto& variable) { return text.substr(0, text.find('=')) == variable.first; };
-    if (std::ranges::none_of(variables, is_replaced)) all.emplace_back(text);
-  }
-  for (const auto& [name, value] : variables) all.push_back(name + "=" + value);
-  return all;
-}
-
-// As the kernel takes them.
-std::vector<char*> pointers_to(std::vector<std::string>& texts) {
-  std::vector<char*> pointers;
-  for (std::string& text : texts) pointers.push_back(text.data());
-  pointers.push_back(nullptr);
-  return pointers;
-}
-
 }  // namespace
 
 WorkerProcess::WorkerProcess(const std::filesystem::path& program, const Variables& variables)

@@ -125,6 +125,33 @@ def test_gpus_are_refused_before_any_work_where_they_cannot_be_measured(motley, 
     assert code == 3 and "CUDA" in said or "cuda" in said, said
 
 
+def test_a_device_is_measured_alone_as_agents_measure_gpus(motley, tmp_path):
+    """On a stand-in with memory of its own: the steps of workers, and the copies that `motley-worker --copies` measures."""
+    library = motley.parent / "libapart_device.so"
+    if not library.exists():
+        pytest.skip("the stand-in is not built")
+
+    def rates(*arguments):
+        return call(motley, "cluster", "probe", "--rates", *arguments, MOTLEY_TEST_DEVICES=str(library), TMPDIR=str(tmp_path))
+
+    result = rates("--backend", "apart:0", "--model", TALES, "--seconds", 1, "-q")
+    assert result.returncode == 0, result.stderr
+    measured = json.loads(result.stdout)
+    assert set(measured["flops"]) == {"fp32", "bf16"} and measured["efficiency"]["basis"] == "measured"
+    assert set(measured["overhead"]) == {"layer", "step"} and set(measured["copies"]) == {"upload", "download", "latency"}
+    assert list(tmp_path.iterdir()) == []
+    code, said = rates("--backend", "cuda").returncode, rates("--backend", "cpu").stderr
+    assert code == 2 and "--rates measures one device" in said
+    worker = motley.parent / "motley-worker"
+    listed = call(worker, "--copies", "apart:0", "apart:1", MOTLEY_TEST_DEVICES=str(library))
+    assert listed.returncode == 0, listed.stderr
+    copies = json.loads(listed.stdout)
+    assert [device["device"] for device in copies["devices"]] == ["apart:0", "apart:1"]
+    assert [(link["from"], link["to"]) for link in copies["links"]] == [("apart:0", "apart:1"), ("apart:1", "apart:0")]
+    refused = call(worker, "--copies", "cpu")
+    assert refused.returncode != 0 and "no memory of its own" in refused.stderr
+
+
 def test_this_machine_without_a_description_and_its_tiers(motley, tmp_path):
     file, plan = tmp_path / "here.toml", tmp_path / "plan.json"
     result = call(motley, "cluster", "probe", "--model", TALES, "--transport", "tcp", "--worker-threads", 1, "--seconds", 4, "--disk", tmp_path,

@@ -3,9 +3,11 @@
 #include <c10/core/CachingDeviceAllocator.h>
 #include <dlfcn.h>
 #include <fmt/format.h>
+#include <torch/headeronly/version.h>
 
 #include <array>
 #include <cstdlib>
+#include <fstream>
 
 #include "motley/base/error.hpp"
 #include "motley/engine/cuda/cuda_device.hpp"
@@ -75,6 +77,19 @@ ListedGpu listed_gpu(const DriverLibrary& driver, int device) {
   return gpu;
 }
 
+// The kernel module's version, where the kernel tells it, and that of the interface to it.
+std::string driver_version(const DriverLibrary& driver) {
+  int interface = 0;
+  driver.call("cuDriverGetVersion", &interface);
+  std::ifstream module("/proc/driver/nvidia/version");
+  const auto is_version = [](const std::string& word) {
+    return word.find('.') != std::string::npos && word.find_first_not_of("0123456789.") == std::string::npos;
+  };
+  for (std::string word; module >> word;)
+    if (is_version(word)) return fmt::format("{} ({})", word, interface);
+  return fmt::format("{}", interface);
+}
+
 }  // namespace
 
 std::vector<ListedGpu> list_cuda_devices() {
@@ -83,9 +98,12 @@ std::vector<ListedGpu> list_cuda_devices() {
   try {
     const DriverLibrary driver;
     const cuda::Kernels* kernels = cuda_kernels();
+    const std::string software = fmt::format("driver {}, LibTorch {}, kernels {}", driver_version(driver),
+                                             TORCH_VERSION, kernels != nullptr ? kernels->version : 0);
     std::vector<ListedGpu> gpus;
     for (int device = 0; device < count; ++device) {
       gpus.push_back(listed_gpu(driver, device));
+      gpus.back().software = software;
       if (kernels != nullptr) gpus.back().kernels = kernels->version;
     }
     // No slice of a card reaches another's memory.
