@@ -1,3 +1,4 @@
+#include <fcntl.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <signal.h>
@@ -8,9 +9,11 @@
 #include <algorithm>
 #include <array>
 #include <chrono>
+#include <cstdlib>
 #include <exception>
 #include <iterator>
 #include <numeric>
+#include <string_view>
 #include <thread>
 
 #include "motley/base/clock.hpp"
@@ -26,6 +29,7 @@
 #include "motley/worker/worker.hpp"
 #include "motley/workers/launch.hpp"
 #include "motley/workers/remote_workers.hpp"
+#include "motley/workers/toy_plan_test.hpp"
 
 namespace motley {
 namespace {
@@ -101,6 +105,12 @@ class Deployment {
     else
       for (const std::string& device : worker_devices(plan)) start(device, transport == "shm" ? "box" : "");
     if (first == First::launch) launch(plan, 1);
+  }
+  // On these backends, one for each device of the plan: programs, since a device's threads do not survive a fork.
+  Deployment(const ServePlan& plan, const std::vector<std::string>& backends) {
+    const std::vector<std::string> devices = worker_devices(plan);
+    for (std::size_t i = 0; i < devices.size(); ++i) start(devices[i], "box", backends.at(i));
+    launch(plan, 1);
   }
   ~Deployment() {
     for (Worker& worker : workers) {
@@ -225,7 +235,7 @@ class Deployment {
     }
   }
 
-  void start(const std::string& device, const std::string& host) {
+  void start(const std::string& device, const std::string& host, const std::string& backend = {}) {
     std::array<int, 2> ends{};
     ASSERT_EQ(::socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, ends.data()), 0);
     const pid_t process = ::fork();
@@ -233,12 +243,21 @@ class Deployment {
       // No exec closes the descriptors that are not for this worker.
       for (int descriptor = 3; descriptor < 1024; ++descriptor)
         if (descriptor != ends[1]) ::close(descriptor);
+      if (!backend.empty()) {
+        ::fcntl(ends[1], F_SETFD, 0);
+        ::setenv("MOTLEY_TEST_DEVICES", MOTLEY_APART_DEVICES, 1);
+        const std::string number = std::to_string(ends[1]);
+        ::execl(program_beside("motley-worker").c_str(), "motley-worker", "--control-fd", number.c_str(), nullptr);
+        ::_exit(127);
+      }
       ControlConnection control(ends[1]);
       ::_exit(run_worker(control));
     }
     ::close(ends[1]);
     workers.push_back({device, process, std::make_unique<ControlConnection>(ends[0])});
-    workers.back().control->send(call_of(device));
+    CallDriver call = call_of(device);
+    if (!backend.empty()) call.backend = backend;
+    workers.back().control->send(call);
     workers.back().at = {std::get<Listening>(answer(workers.back())).address, host};
   }
 };
@@ -363,6 +382,26 @@ TEST(Worker, StagesOfDifferentTypesUnderstandEachOther) {
   // Sums of two bf16 terms are not those of one process; but they are the same whatever they travel on.
   EXPECT_EQ(generate(mixed(DType::fp32, DType::bf16, {0.5, 0.5}), "tcp"),
             generate(mixed(DType::fp32, DType::bf16, {0.5, 0.5}), "shm"));
+}
+
+// Neighbours find out whether both can reach the other's memory: with one byte of each pair, which all workers send.
+TEST(Worker, StagesOnUnlikeDevicesOfAMachineMeetInAnyOrder) {
+  const ServePlan plan = plan_of({{3, {1}}, {3, {1}}, {2, {1}}});
+  constexpr int tokens = 3;
+  const auto generated = [&](const std::vector<std::string>& backends) {
+    Deployment deployment(plan, backends);
+    deployment.wait_until_ready();
+    return HasFatalFailure() ? std::vector<std::vector<std::int32_t>>() : generate(deployment, tokens);
+  };
+  const auto expected = generated({"cpu", "cpu", "cpu"});
+  ASSERT_EQ(expected.size(), 2U);
+  const char* standins = std::getenv("MOTLEY_STANDINS");
+  const int starts = standins != nullptr && std::string_view(standins) == "all" ? 17 : 1;
+  for (int start = 0; start < starts; ++start) {
+    std::vector<std::string> backends{"apart:0", "apart:1", "cpu"};
+    do EXPECT_EQ(generated(backends), expected) << backends[0] << " " << backends[1] << " " << backends[2];
+    while (std::ranges::next_permutation(backends).found);
+  }
 }
 
 // A row is rounded by itself, whatever else is in its step and whichever worker receives it.
