@@ -67,7 +67,10 @@ class MotleyForm final : public ServeForm {
   }
 
   StagePrice block(const TensorGroup& group, std::size_t kind) const override {
-    return in_steps([&](const StepLoad& step) { return step_.block_s(group, kind, step) - saved_s(group, kind); });
+    return in_steps([&](const StepLoad& step) {
+      const double alike_s = step_.block_time(group, kind, step).seconds();
+      return alike_s - saved_s(group, kind, alike_s) + step_.between_ranks_s(group, kind, step);
+    });
   }
 
   StagePrice ends(const TensorGroup& group, StageEnds ends) const override {
@@ -184,12 +187,12 @@ class MotleyForm final : public ServeForm {
     return {{prompt_s, decode_steps_ * decode_step_s}, apart_s + steps_ * decode_step_s, prompt_s};
   }
 
-  // By steps of unlike loads, of a block in each on average.
-  double saved_s(const TensorGroup& group, std::size_t kind) const {
+  // Of a block's time where steps are alike: what unlike ones save on average.
+  double saved_s(const TensorGroup& group, std::size_t kind, double alike_s) const {
     if (!(unlike_.share > 0)) return 0;
     const auto seconds = [&](const StepLoad& step) { return step_.block_time(group, kind, step).seconds(); };
     const double mean_s = unlike_.share * seconds(unlike_.with_prompt) + (1 - unlike_.share) * seconds(unlike_.without);
-    return unlike_steps * std::max(0.0, seconds(decode_) - mean_s);
+    return unlike_steps * std::max(0.0, alike_s - mean_s);
   }
 
   template <class Seconds>
@@ -217,7 +220,8 @@ class MotleyForm final : public ServeForm {
     const auto blocks = [&](std::string part, const StepLoad& load, double steps) {
       return sum_of(std::move(part), explain_blocks(group, kind, load, steps * layers), "the slowest rank");
     };
-    if (!(saved_s(group, kind) > 0)) return blocks(std::move(name), step, times);
+    if (!(saved_s(group, kind, step_.block_time(group, kind, step).seconds()) > 0))
+      return blocks(std::move(name), step, times);
     const auto part = [&](const std::string& which, const StepLoad& load, double share) {
       return blocks(fmt::format("{:.3g} steps {}, of {:.1f} tokens", share * times, which, load.tokens), load,
                     share * times);
