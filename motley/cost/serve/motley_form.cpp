@@ -231,7 +231,7 @@ class MotleyForm final : public ServeForm {
                                     part("without a prompt", unlike_.without, unlike_steps * (1 - unlike_.share))});
   }
 
-  // So many times a block.
+  // Of a block, this many times.
   std::vector<Term> explain_blocks(const TensorGroup& group, std::size_t kind, const StepLoad& step, double all) const {
     const Rank& rank = group.ranks.front();
     const BlockWork& work = rank.blocks[kind];
