@@ -1,9 +1,10 @@
 // Plans of mixtures of experts next to plans of dense models with as many layers and bytes: how long the search takes,
 // and how near the simulator comes to the prediction. The piles are those of examples/clusters and tests/data/piles.
 //
-//   mixture_bench [MODEL...]
+//   mixture_bench [PILE...] [MODEL...]      by name; all that are not named
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <filesystem>
 #include <set>
 #include <string>
@@ -81,11 +82,20 @@ void compare(const fs::path& pile, const std::string& name) {
 
 int main(int argc, char** argv) {
   using namespace motley;
-  std::vector<std::string> models(argv + 1, argv + argc);
+  std::vector<std::filesystem::path> asked;
+  std::vector<std::string> models;
+  for (const std::string& name : std::vector<std::string>(argv + 1, argv + argc)) {
+    const auto all = piles();
+    const auto pile = std::ranges::find_if(all, [&](const std::filesystem::path& path) { return path.stem() == name; });
+    if (pile == all.end())
+      models.push_back(name);
+    else
+      asked.push_back(*pile);
+  }
   if (models.empty()) models = {"mixtral-8x7b", "qwen3-235b-a22b", "glm-4.5-air", "gpt-oss-120b"};
   fmt::print(
       "| pile | model | planned in | dense | ratio | tokens/s, predicted | simulated / predicted | dense |\n"
       "|---|---|---|---|---|---|---|---|\n");
-  for (const std::filesystem::path& pile : piles())
+  for (const std::filesystem::path& pile : asked.empty() ? piles() : asked)
     for (const std::string& model : models) compare(pile, model);
 }

@@ -1,4 +1,6 @@
-// What the simulator shows of a serving plan with three times the requests that it is predicted to serve.
+// What the simulator shows of a serving plan with three times the requests that it is predicted to serve. The server's
+// queues are as long as usual, and refuse the rest: in queues without an end, routes that prefill on one stage would
+// wait in it for ever more unlike times.
 #pragma once
 
 #include <algorithm>
@@ -18,10 +20,7 @@ inline double saturated_tokens_per_s(ServePlan plan, const ServeCost& cost) {
   double in_flight = 0;
   for (const auto& r : cost.routes) in_flight += static_cast<double>(r.batch);
   const double duration_s = std::max(400.0, 12 * in_flight) / rate;
-  const SimOptions options{.router = {.max_queue = std::int64_t{1} << 40, .cost = {}},
-                           .measure_from_s = 0.4 * duration_s,
-                           .measure_until_s = duration_s,
-                           .stop_s = duration_s};
+  const SimOptions options{.measure_from_s = 0.4 * duration_s, .measure_until_s = duration_s, .stop_s = duration_s};
   return simulate(plan, draw_requests(plan.workload, {.duration_s = duration_s}), options).all.tokens_per_s;
 }
 

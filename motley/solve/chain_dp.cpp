@@ -12,6 +12,7 @@ namespace motley {
 namespace {
 
 constexpr double unbounded = std::numeric_limits<double>::infinity();
+constexpr std::int64_t not_filled = -1;  // of closing_
 
 constexpr ChainPosition all_positions[] = {ChainPosition::middle, ChainPosition::first, ChainPosition::last,
                                            ChainPosition::only};
@@ -221,15 +222,6 @@ ChainSolver::Reach ChainSolver::reach(int option, ChainPosition position, double
           .units = problem_.units};
 }
 
-bool ChainSolver::Reach::holds(std::int64_t rest, std::int64_t total) const {
-  return size[total] - size[rest] <= most_size && load_s[total] <= load_s[rest] + most_load_s;
-}
-
-std::int64_t ChainSolver::Reach::from(std::int64_t rest, std::int64_t total) const {
-  while (total < units && holds(rest, total + 1)) ++total;
-  return total;
-}
-
 void ChainSolver::fill_reach(int option, double hop_load_s, double bound, std::int64_t* reaches) const {
   if (alike()) {
     const std::int64_t most = most_alike(problem_.options[option], ChainPosition::middle, hop_load_s, bound);
@@ -253,14 +245,11 @@ std::size_t ChainSolver::row_of_entry(int option, int entry) const {
   return static_cast<std::size_t>(option) * entry_.of_group.size() + static_cast<std::size_t>(entry);
 }
 
-void ChainSolver::fill_reaches(int option_index, double bound) {
-  const ChainOption& option = problem_.options[option_index];
-  for (int entry = 0; entry < static_cast<int>(entry_.of_group.size()); ++entry) {
-    const double hop_load_s = problem_.hops[option.place][entry_.of_group[entry]].load_s;
-    const std::size_t row = row_of_entry(option_index, entry);
-    fill_reach(option_index, hop_load_s, bound, &reach_[row * width_]);
-    closing_[row] = least_before_first(option_index, hop_load_s, bound);
-  }
+void ChainSolver::fill_reaches(int option_index, int entry, double bound) {
+  const double hop_load_s = problem_.hops[problem_.options[option_index].place][entry_.of_group[entry]].load_s;
+  const std::size_t row = row_of_entry(option_index, entry);
+  fill_reach(option_index, hop_load_s, bound, &reach_[row * width_]);
+  closing_[row] = least_before_first(option_index, hop_load_s, bound);
 }
 
 std::int64_t ChainSolver::most_units(int option, double bound) const {
@@ -283,8 +272,10 @@ std::int64_t ChainSolver::most_units(int option, double bound) const {
 
 // Of a stage that holds the line's last ones.
 std::int64_t ChainSolver::most_at_end(int option, ChainPosition position, double bound) const {
-  return alike() ? most_alike(problem_.options[option], position, 0, bound)
-                 : reach(option, position, 0, bound).from(0, 0);
+  if (alike()) return most_alike(problem_.options[option], position, 0, bound);
+  const Reach stage = reach(option, position, 0, bound);
+  const auto holds = [&](std::int64_t total) { return stage.holds(0, total); };
+  return *std::ranges::partition_point(std::views::iota(std::int64_t{1}, problem_.units + 1), holds) - 1;
 }
 
 // For every class, the most units that one of its items can account for: an upper bound, as options divide their
@@ -408,7 +399,7 @@ void ChainSolver::close_chain(std::int32_t from, int option_index, const StageSe
   }
 }
 
-void ChainSolver::extend_chains(std::int64_t used, int option_index, Best& best) {
+void ChainSolver::extend_chains(std::int64_t used, int option_index, double bound, Best& best) {
   const auto& option = problem_.options[option_index];
   bool enough = true;
   double room = 0;
@@ -426,6 +417,7 @@ void ChainSolver::extend_chains(std::int64_t used, int option_index, Best& best)
     for (int exit = 0; exit < static_cast<int>(exit_.of_group.size()); ++exit) {
       const auto from = row_index(used, entry, exit);
       if (rows_[from].low > rows_[from].high) continue;
+      if (closing_[row] == not_filled) fill_reaches(option_index, entry, bound);
       const auto to = row_index(used + option_offset_[option_index], entry_.group[option.place], exit);
       alike() ? add_middle<true>(from, to, option_index, hop, middle, least, best.latency_s)
               : add_middle<false>(from, to, option_index, hop, middle, least, best.latency_s);
@@ -459,11 +451,11 @@ std::optional<Chain> ChainSolver::least_latency(double load_bound, double cutoff
   Best best;
   best.latency_s = cutoff_s;
   const int options = static_cast<int>(problem_.options.size());
-  for (int option = 0; option < options; ++option) fill_reaches(option, load_bound);
+  std::ranges::fill(closing_, not_filled);
   for (int option = 0; option < options; ++option) start_chains(option, load_bound, best);
   for (std::int64_t used = 1; used < used_states_; ++used) {
     trim(used);
-    for (int option = 0; option < options; ++option) extend_chains(used, option, best);
+    for (int option = 0; option < options; ++option) extend_chains(used, option, load_bound, best);
   }
   if (best.stage.units == 0) return std::nullopt;
   return trace(best);

@@ -151,22 +151,27 @@ class ChainSolver {
     const std::int64_t* size;
     double most_load_s;  // of the stage's units
     std::int64_t most_size, units;
-    bool holds(std::int64_t rest, std::int64_t total) const;
-    std::int64_t from(std::int64_t rest, std::int64_t total) const;
+    bool holds(std::int64_t rest, std::int64_t total) const {
+      return size[total] - size[rest] <= most_size && load_s[total] <= load_s[rest] + most_load_s;
+    }
+    std::int64_t from(std::int64_t rest, std::int64_t total) const {
+      while (total < units && holds(rest, total + 1)) ++total;
+      return total;
+    }
   };
   Reach reach(int option, ChainPosition position, double hop_load_s, double bound) const;
   // The same by `rest` of a stage in the middle; and the least units behind a first stage that then holds the others.
   void fill_reach(int option, double hop_load_s, double bound, std::int64_t* reaches) const;
   std::int64_t least_before_first(int option, double hop_load_s, double bound) const;
-  // Both of an option by the group of places behind it.
-  void fill_reaches(int option, double bound);
+  // Both of an option before this group of places.
+  void fill_reaches(int option, int entry, double bound);
   std::size_t row_of_entry(int option, int entry) const;
   std::vector<double> capacity_per_item(double bound) const;
   std::int64_t least_total(double room) const;
   double units_s(int option, std::int64_t rest, std::int64_t total) const;
   std::int32_t row_index(std::int64_t used, int entry, int exit) const;
   void start_chains(int option, double bound, Best& best);
-  void extend_chains(std::int64_t used, int option, Best& best);
+  void extend_chains(std::int64_t used, int option, double bound, Best& best);
   void trim(std::int64_t used);
   template <bool alike>
   void add_middle(std::int32_t from, std::int32_t to, int option, const StageSeconds& hop, const std::int64_t* reach,
@@ -189,7 +194,7 @@ class ChainSolver {
   std::vector<Row> rows_;
   std::vector<double> per_item_;               // of every class, under the present bound
   std::vector<Candidate> window_;              // of the sliding minimum
-  std::vector<std::int64_t> reach_, closing_;  // of fill_reaches()
+  std::vector<std::int64_t> reach_, closing_;  // of fill_reaches(), where a chain needed them under the present bound
   std::int64_t evaluated_ = 0;
 };
 

@@ -2,6 +2,7 @@
 requests are batched and prompts chunked."""
 
 import json
+import os
 import sys
 
 import gguf
@@ -49,6 +50,13 @@ LAYOUTS = [
     chain(2, 3, transport="tcp"),
     chain(1, 1, 1, 1, 1, 1),
 ]
+if os.environ.get("MOTLEY_PARITY") == "all":  # ./dev test parity: every cut into two stages, and two and three uneven ranks before and after it
+    for cut in range(1, models.LAYERS):
+        LAYOUTS += [chain(1, 1, cuts=[cut]),
+                    chain(2, 1, cuts=[cut], shares=[[0.7, 0.3], None]),
+                    chain(1, 2, cuts=[cut], shares=[None, [0.4, 0.6]]),
+                    chain(3, 1, cuts=[cut], shares=[[0.5, 0.3, 0.2], None]),
+                    chain(1, 3, cuts=[cut], shares=[None, [0.2, 0.3, 0.5]])]
 SCRIPTS = [dict(name="alone"), dict(name="batched, chunks of 16", chunk=16, together=True)]
 MORE_SCRIPTS = [dict(name="batched", together=True), dict(name="alone, chunks of 9", chunk=9)]  # in two of the layouts
 

@@ -233,6 +233,52 @@ TEST(WholeExperts, AreExplained) {
   EXPECT_GT(find_term(stage, {"decode", "20 layers", "imbalance of experts"}).value, 0);
 }
 
+// 100 tokens in and 201 out, eight sequences a step: four tokens of prompts for each step. One step in 25 has a whole
+// prompt, and the others none: of 128 experts they read fewer than steps of 12 tokens each would. Half of that counts.
+TEST(MixtureCost, OfStepsUnderLoadFewHaveAPrompt) {
+  ServePlan plan = mixture_plan();
+  plan.model = read_model(MOTLEY_SOURCE_DIR "/data/models/qwen3-30b-a3b");
+  const StepTimes times(plan, {});
+  const TensorGroup& group = times.group(0);
+  const ServePoint point{.prompt_tokens = 100, .output_tokens = 201, .sequences = 8, .step = plan.step, .loaded = true};
+  const auto form = make_form({}, plan.cluster, plan.model.arch, point);
+  const StepCost cost({}, plan.cluster, plan.model.arch);
+  const auto step = [](double of_prompt) {
+    const double context = 200.5, tokens = 8 + of_prompt;
+    return StepLoad{.tokens = tokens,
+                    .context = (8 * context + of_prompt * 50) / tokens,
+                    .cached = 8 * context + (of_prompt > 0 ? 50 : 0),
+                    .logits = 8 + of_prompt / 100};
+  };
+  const auto block_s = [&](const StepLoad& load) { return cost.block_time(group, 0, load).seconds(); };
+  const double with_s = block_s(step(100)), without_s = block_s(step(0)), mean_s = 0.04 * with_s + 0.96 * without_s;
+  const double alike_s = block_s(step(4));
+  ASSERT_LT(mean_s, 0.9 * alike_s);
+  const StagePrice price = form->block(group, 0);
+  expect_close(price.load_s, 25 * (cost.block_s(group, 0, step(4)) - (alike_s - mean_s) / 2));
+  expect_close(price.latency.decode_s, 8 * price.load_s);
+  const Term stage = form->explain_stage(group, {.first = true}, {20}, "stage");
+  check_consistent(stage);
+  expect_close(stage.value, (price * 20 + form->ends(group, {.first = true})).latency.sum());
+  expect_close(find_term(stage, {"decode", "20 layers", "without a prompt, of 8.0 tokens"}).value, 96 * 20 * without_s);
+}
+
+// Of eight experts steps of 12 tokens read hardly more than those of 8.
+TEST(MixtureCost, StepsAreAlikeWhereThatTakesLess) {
+  const ServePlan plan = mixture_plan();
+  const StepTimes times(plan, {});
+  for (const std::int64_t max_tokens : {64, 4096}) {
+    const ServePoint point{.prompt_tokens = 4000,
+                           .output_tokens = 201,
+                           .sequences = 8,
+                           .step = {.max_tokens = max_tokens},
+                           .loaded = true};
+    const Term stage =
+        make_form({}, plan.cluster, plan.model.arch, point)->explain_stage(times.group(0), {}, {20}, "stage");
+    EXPECT_GT(find_term(stage, {"decode", "20 layers", "products"}).value, 0) << max_tokens;
+  }
+}
+
 // By the closed form and step by step; that of another model changes nothing.
 TEST(MixtureCost, TakesTheGammaThatTheProfileHasOfTheModel) {
   ServePlan plan = mixture_plan();

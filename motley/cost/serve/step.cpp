@@ -47,13 +47,17 @@ double independent_tokens(double tokens, const std::vector<RoutingGamma>& gamma,
 
 }  // namespace
 
-double touched_share(const Experts& experts, const StepLoad& load, const std::vector<RoutingGamma>& gamma) {
+double independent_draws(const StepLoad& load, const std::vector<RoutingGamma>& gamma) {
   static const std::vector<RoutingGamma> uncounted = {{.model = {}, .sequences = 0.87, .prompt = 0.75}};
-  if (experts.count == 0) return 1;
   const std::vector<RoutingGamma>& parts = gamma.empty() ? uncounted : gamma;
   const double decoding = load.decoding();
-  const double draws = independent_tokens(decoding, parts, &RoutingGamma::sequences) +
-                       independent_tokens(load.tokens - decoding, parts, &RoutingGamma::prompt);
+  return independent_tokens(decoding, parts, &RoutingGamma::sequences) +
+         independent_tokens(load.tokens - decoding, parts, &RoutingGamma::prompt);
+}
+
+double touched_share(const Experts& experts, const StepLoad& load, const std::vector<RoutingGamma>& gamma) {
+  if (experts.count == 0) return 1;
+  const double draws = load.draws > 0 ? load.draws : independent_draws(load, gamma);
   return 1 - std::pow(1 - static_cast<double>(experts.active) / static_cast<double>(experts.count), draws);
 }
 
@@ -153,12 +157,17 @@ double StepCost::in_window(double context) const {
 StepLoad StepCost::windowed(StepLoad load, double window_cached) const {
   load.window_context = in_window(load.context);
   load.window_cached = window_cached;
+  load.draws = independent_draws(load, gamma_);
   return load;
 }
 
 double StepCost::block_s(const TensorGroup& group, std::size_t kind, const StepLoad& load) const {
-  return block_time(group, kind, load).seconds() + (all_reduces_s(group, kind, load) + norms_s(group, load) +
-                                                    routing_s(group, kind, load) + layer_overhead_s(group));
+  return block_time(group, kind, load).seconds() + between_ranks_s(group, kind, load);
+}
+
+double StepCost::between_ranks_s(const TensorGroup& group, std::size_t kind, const StepLoad& load) const {
+  return all_reduces_s(group, kind, load) + norms_s(group, load) + routing_s(group, kind, load) +
+         layer_overhead_s(group);
 }
 
 double StepCost::ends_s(const TensorGroup& group, StageEnds ends, const StepLoad& load) const {

@@ -32,6 +32,7 @@ struct StepLoad {
   double cached = 0;                             // cached tokens that are read, over all sequences
   double logits = 0;                             // tokens that go through the head
   double window_context = 0, window_cached = 0;  // `context` and `cached` of layers with a window
+  double draws = 0;                              // tokens that choose experts for themselves; 0: yet to be counted
   double context_of(const BlockWork& block) const {
     return block.state_bytes > 0 ? 0 : block.windowed ? window_context : context;
   }
@@ -50,6 +51,8 @@ double kept_bytes(const BlockWork& block, const StepLoad& load);
 // fewer, as if there were B^gamma tokens: where none was counted 0.87 of unlike sequences, 0.75 of one prompt
 // (docs/concepts/costs.md).
 double touched_share(const Experts& experts, const StepLoad& load, const std::vector<RoutingGamma>& gamma = {});
+// As many tokens as choose for themselves: that power.
+double independent_draws(const StepLoad& load, const std::vector<RoutingGamma>& gamma);
 
 inline constexpr double token_id_bytes = 8;  // int64
 inline constexpr double logit_bytes = 4;     // fp32
@@ -92,11 +95,13 @@ class StepCost {
 
   // Of this many cached tokens, what one sequence reads in layers with a window.
   double in_window(double context) const;
-  // A load with windows, whose tokens see as much as they do on average.
+  // A load with windows, whose tokens see as much as they do on average, and draws.
   StepLoad windowed(StepLoad load, double window_cached) const;
 
   // One block of a kind, and what a stage adds by its place in the chain.
   double block_s(const TensorGroup& group, std::size_t kind, const StepLoad& load) const;
+  // Of a block's time, what its ranks do not take each for itself.
+  double between_ranks_s(const TensorGroup& group, std::size_t kind, const StepLoad& load) const;
   double ends_s(const TensorGroup& group, StageEnds ends, const StepLoad& load) const;
 
   // Their parts.
