@@ -19,10 +19,13 @@
 #define __launch_bounds__(...) __attribute__((launch_bounds(__VA_ARGS__)))
 #define __align__(bytes) alignas(bytes)
 
-struct dim3 {
+namespace motley::cuda::hip {
+struct Extent {
   unsigned x = 1, y = 1, z = 1;
-  constexpr __host__ __device__ dim3(unsigned a = 1, unsigned b = 1, unsigned c = 1) : x(a), y(b), z(c) {}
+  constexpr __host__ __device__ Extent(unsigned a = 1, unsigned b = 1, unsigned c = 1) : x(a), y(b), z(c) {}
 };
+}  // namespace motley::cuda::hip
+using dim3 = motley::cuda::hip::Extent;
 
 // clang-format off
 struct alignas(8) uint2 { unsigned x, y; };

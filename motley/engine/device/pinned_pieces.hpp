@@ -17,7 +17,7 @@ std::int64_t rows_of_piece(const at::Tensor& like);
 
 // Of one thread at a time, whose stream the copies are put on: so what it asks of the device comes in its order, and
 // needs no waits of the host. They may go while copies are under way: LibTorch's allocator gives pinned memory to
-// nobody else before. Where the device computes in the host's memory there are no pieces.
+// no one else before. Where the device computes in the host's memory there are no pieces.
 class PinnedPieces {
  public:
   explicit PinnedPieces(const ComputeDevice& device, std::size_t count = 2) : device_(device), pieces_(count) {}

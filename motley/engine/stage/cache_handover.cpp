@@ -45,8 +45,8 @@ std::int64_t bytes_of_blocks(LayerCache& cache, std::int64_t blocks) {
   return bytes;
 }
 
-// The device gathers as many blocks as a piece has room for, and the other end gets those before them meanwhile. So
-// many are a message, whatever the devices.
+// The device gathers as many blocks as a piece has room for, and the other end gets those before them meanwhile. Each
+// such part is a message, whatever the devices.
 void send(StageModel::RetainedLayer* kept, const Tensor& blocks, int to, std::uint64_t epoch, WorkerGroup& workers,
           PinnedPieces& pieces) {
   LayerHead head{epoch, 0};
