@@ -1,7 +1,9 @@
 """Workers on the stand-in device (tests/vendor/apart): what they say and survive is what workers on processors do."""
 
+import json
 import os
 import random
+import subprocess
 import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -14,6 +16,25 @@ BUILD = Path(os.environ.get("MOTLEY_BUILD", Path(__file__).resolve().parents[2] 
 SEEDS = range(1, 9) if os.environ.get("MOTLEY_STANDINS") == "all" else [1]
 NUMBERS = range(3)
 TOKENS = 6
+# Less of its own memory than the model takes, and less of the host's than what is left of it.
+CARD = """
+format = "motley.cluster/1"
+name = "card"
+
+[[machine]]
+name = "box"
+devices = ["card"]
+host_memory = "6 MiB"
+disk = { capacity = "1 GB", read = "1 GB/s", write = "1 GB/s" }
+
+[[device_type]]
+name = "card"
+vendor = "nvidia"
+memory = "14 MiB"
+memory_bandwidth = "10 GB/s"
+flops = { bf16 = "100 GFLOP/s", fp32 = "100 GFLOP/s" }
+reserve = "0 B"
+"""
 
 
 def texts(deployment):
@@ -41,3 +62,17 @@ def test_workers_on_a_device_apart_die_and_no_text_changes(seed, start_server, t
         time.sleep(random.Random(seed).uniform(0.1, 0.4))
         deployment.kill(device)
         assert [request.result(timeout=60) for request in requests] == expected
+
+
+def test_weights_stream_to_a_device_apart_and_no_text_changes(motley, start_server, tmp_path, monkeypatch):
+    (tmp_path / "card.toml").write_text(CARD)
+    plan = tmp_path / "plan.json"
+    subprocess.run([motley, "plan", "offload", "--weights-only", "--machine", tmp_path / "card.toml", "--model", MODEL, "--weight-type", "fp32",
+                    "--kv-type", "fp32", "--context", "128", "--max-batch", "4", "-q", "-o", plan], check=True)  # fmt: skip
+    homes = json.loads(plan.read_text())["weights"]
+    assert all(homes[tier] > 0 for tier in ("device", "host", "disk")), homes
+    monkeypatch.setenv("MOTLEY_TEST_DEVICES", str(BUILD / "libapart_device.so"))
+    processors = start_server(plan, "--model", MODEL)
+    expected = texts(Deployment(processors))
+    processors.stop()
+    assert texts(Deployment(start_server(plan, "--model", MODEL, "--backend", "apart:0"))) == expected

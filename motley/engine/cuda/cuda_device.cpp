@@ -16,23 +16,34 @@
 namespace motley {
 namespace {
 
-// CUDA registers itself with the ATen that is already linked, provided that it was not asked for before.
-void open_cuda_library() {
-  static const std::string failure = [] {
-    if (::dlopen("libtorch_cuda.so", RTLD_NOW | RTLD_GLOBAL)) return std::string();
-    const char* cause = ::dlerror();
-    return std::string(cause ? cause : "unknown cause");
+constexpr const char* library_for_amd = "libtorch_hip.so";
+
+// LibTorch's part for GPUs registers itself with the ATen that is already linked, provided that it was not asked for
+// before. The one for AMD's calls its devices cuda, too. Returns the name of what was opened.
+const std::string& open_cuda_library() {
+  struct Opened {
+    std::string name, failures;
+  };
+  static const Opened library = [] {
+    std::string failures;
+    for (const char* name : {"libtorch_cuda.so", library_for_amd}) {
+      if (::dlopen(name, RTLD_NOW | RTLD_GLOBAL)) return Opened{name, {}};
+      const char* cause = ::dlerror();
+      failures += fmt::format("{}{}", failures.empty() ? "" : "; ", cause ? cause : name);
+    }
+    return Opened{{}, failures};
   }();
-  if (!failure.empty())
-    throw Error(ErrorCode::environment, "cannot open libtorch_cuda.so: " + failure,
+  if (library.name.empty())
+    throw Error(ErrorCode::environment, "cannot open LibTorch's library for GPUs: " + library.failures,
                 "install the full `torch` package with its CUDA libraries, or plan for `cpu` devices");
+  return library.name;
 }
 
 void check_cuda_device(int index, const std::string& name) {
   const int count = count_cuda_devices();
   if (count == 0)
-    throw Error(ErrorCode::environment, fmt::format("{}: the NVIDIA driver is missing or lists no device", name),
-                "check that `nvidia-smi` lists a device");
+    throw Error(ErrorCode::environment, fmt::format("{}: the GPU's driver is missing or lists no device", name),
+                "check that `nvidia-smi` lists a device, or `rocm-smi`");
   if (index >= count)
     throw Error(ErrorCode::environment, fmt::format("{}: this machine has {} CUDA devices", name, count),
                 fmt::format("the last one is cuda:{}", count - 1));
@@ -64,7 +75,7 @@ class CudaDevice final : public Accelerator {
   const Ops& differentiable_ops() const override { return motley::differentiable_ops(); }
 
  private:
-  const cuda::Kernels* const kernels_ = cuda_kernels();
+  const cuda::Kernels* const kernels_ = open_cuda_library() == library_for_amd ? nullptr : cuda_kernels();
   std::optional<CudaPeerMemory> peer_memory_;
 };
 

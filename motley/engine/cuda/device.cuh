@@ -1,17 +1,27 @@
-// What all kernels include: CUDA's language, by nvcc or on the processor (host_grid.hpp), element types, launches.
+// What all kernels include: CUDA's language, by nvcc, by clang for AMD's devices (hip_language.hpp) or on the processor
+// (host_grid.hpp), element types, launches.
 #pragma once
 
-#ifdef __CUDACC__
+#if defined(__CUDACC__)
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>
 #include <cuda_runtime.h>
+#elif defined(__HIP__)
+#include "motley/engine/cuda/hip_language.hpp"
 #else
 #include "motley/engine/cuda/host_grid.hpp"
+#define MOTLEY_KERNELS_ON_HOST
+#endif
+
+// Products of tiles of bytes: CUDA's from compute capability 8.0 on. Kernels that need them are empty elsewhere.
+#if defined(__HIP__) || (defined(__CUDA_ARCH__) && __CUDA_ARCH__ < 800)
+#define MOTLEY_WITHOUT_TILES
 #endif
 
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
+#include <tuple>
 
 #include "motley/engine/cuda/kernels.hpp"
 
@@ -65,25 +75,25 @@ template <> struct Of<16> { using Type = uint4; };
 template <int N, class T>
 __device__ __forceinline__ Pack<T, N> load_pack(const T* from) {
   Pack<T, N> pack;
-#ifdef __CUDACC__
-  const auto bytes = *reinterpret_cast<const typename raw::Of<sizeof(pack)>::Type*>(from);
-  memcpy(&pack, &bytes, sizeof(pack));
-#else
+#ifdef MOTLEY_KERNELS_ON_HOST
   host_grid::check_aligned(from, sizeof(pack));
   std::memcpy(&pack, from, sizeof(pack));
+#else
+  const auto bytes = *reinterpret_cast<const typename raw::Of<sizeof(pack)>::Type*>(from);
+  memcpy(&pack, &bytes, sizeof(pack));
 #endif
   return pack;
 }
 
 template <int N, class T>
 __device__ __forceinline__ void store_pack(T* to, const Pack<T, N>& pack) {
-#ifdef __CUDACC__
+#ifdef MOTLEY_KERNELS_ON_HOST
+  host_grid::check_aligned(to, sizeof(pack));
+  std::memcpy(to, &pack, sizeof(pack));
+#else
   typename raw::Of<sizeof(pack)>::Type bytes;
   memcpy(&bytes, &pack, sizeof(pack));
   *reinterpret_cast<decltype(bytes)*>(to) = bytes;
-#else
-  host_grid::check_aligned(to, sizeof(pack));
-  std::memcpy(to, &pack, sizeof(pack));
 #endif
 }
 
@@ -106,11 +116,11 @@ inline unsigned blocks_for(std::int64_t count, std::int64_t of_block) {
 // The block's dynamic shared memory.
 template <class T>
 __device__ __forceinline__ T* dynamic_shared() {
-#ifdef __CUDACC__
+#ifdef MOTLEY_KERNELS_ON_HOST
+  return reinterpret_cast<T*>(host_grid::grid.shared.data());
+#else
   extern __shared__ uint4 motley_dynamic_shared[];
   return reinterpret_cast<T*>(motley_dynamic_shared);
-#else
-  return reinterpret_cast<T*>(host_grid::grid.shared.data());
 #endif
 }
 
@@ -156,14 +166,16 @@ __device__ __forceinline__ void copy_later(void* to, const void* from) {
     asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(shared), "l"(from) : "memory");
   else
     asm volatile("cp.async.ca.shared.global [%0], [%1], %2;" ::"r"(shared), "l"(from), "n"(bytes) : "memory");
-#else
+#elif defined(MOTLEY_KERNELS_ON_HOST)
   host_grid::copy_later(to, from, bytes);
+#else
+  *static_cast<typename raw::Of<bytes>::Type*>(to) = *static_cast<const typename raw::Of<bytes>::Type*>(from);
 #endif
 }
 __device__ __forceinline__ void end_copies() {
 #ifdef __CUDACC__
   asm volatile("cp.async.commit_group;" ::: "memory");
-#else
+#elif defined(MOTLEY_KERNELS_ON_HOST)
   host_grid::end_copies();
 #endif
 }
@@ -171,12 +183,12 @@ template <int later>
 __device__ __forceinline__ void wait_for_copies() {
 #ifdef __CUDACC__
   asm volatile("cp.async.wait_group %0;" ::"n"(later) : "memory");
-#else
+#elif defined(MOTLEY_KERNELS_ON_HOST)
   host_grid::wait_for_copies(later);
 #endif
 }
 
-// The compute capability's first number; on the processor, which can do all, a high one.
+// The compute capability's first number; on the processor, which can do all, a high one, and a low one of AMD's.
 inline int device_major() {
 #ifdef __CUDACC__
   static const int found = [] {
@@ -186,8 +198,10 @@ inline int device_major() {
     return known ? major : 0;
   }();
   return found;
-#else
+#elif defined(MOTLEY_KERNELS_ON_HOST)
   return 9;
+#else
+  return 7;
 #endif
 }
 
@@ -202,8 +216,10 @@ inline std::size_t most_shared_bytes() {
     return known ? bytes : 48 << 10;
   }();
   return static_cast<std::size_t>(found) - left;
-#else
+#elif defined(MOTLEY_KERNELS_ON_HOST)
   return (99 << 10) - left;
+#else
+  return (64 << 10) - left;
 #endif
 }
 
@@ -229,10 +245,18 @@ int launch(void (*kernel)(Parameters...), dim3 grid, dim3 block, std::size_t sha
   config.attrs = &overlap;
   config.numAttrs = device_major() >= 9 ? 1 : 0;
   return cudaLaunchKernelEx(&config, kernel, arguments...);
-#else
+#elif defined(MOTLEY_KERNELS_ON_HOST)
   (void)stream;
   host_grid::run(kernel, grid, block, shared_bytes, arguments...);
   return 0;
+#else
+  std::tuple<Parameters...> values(arguments...);
+  return std::apply(
+      [&](Parameters&... value) {
+        void* places[] = {&value...};
+        return hipLaunchKernel(reinterpret_cast<const void*>(kernel), grid, block, places, shared_bytes, stream);
+      },
+      values);
 #endif
 }
 

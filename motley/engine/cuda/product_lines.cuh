@@ -96,7 +96,9 @@ __device__ inline uint4 load_once(const void* from) {
 #ifdef __CUDACC__
   return __ldcs(static_cast<const uint4*>(from));
 #else
+#ifdef MOTLEY_KERNELS_ON_HOST
   host_grid::check_aligned(from, sizeof(uint4));
+#endif
   return *static_cast<const uint4*>(from);
 #endif
 }

@@ -82,7 +82,7 @@ __device__ inline void add_groups(const unsigned char* weights, const float2* fa
 template <WeightKind kind, int tiles>
 __global__ void __launch_bounds__(panel_threads, 2)
     multiply_by_panels(const ProductTask task, TileInput<panel_rows> input, int chunks) {
-#if !defined(__CUDA_ARCH__) || __CUDA_ARCH__ >= 800
+#ifndef MOTLEY_WITHOUT_TILES
   let_next_begin();
   const int thread = static_cast<int>(threadIdx.x), lane = thread % warp_lanes, warp = thread / warp_lanes;
   constexpr int warp_tiles = tiles_of_warp(tiles), sets = tiles / warp_tiles, parts = panel_warps / sets;

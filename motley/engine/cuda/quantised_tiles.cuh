@@ -108,7 +108,7 @@ __device__ inline void multiply_tile(int (&d)[4], const unsigned (&a)[4], const 
   asm("mma.sync.aligned.m16n8k32.row.col.s32.s8.s8.s32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"
       : "+r"(d[0]), "+r"(d[1]), "+r"(d[2]), "+r"(d[3])
       : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));
-#else
+#elif defined(MOTLEY_KERNELS_ON_HOST)
   host_grid::multiply_tiles<32>(d, a, b);
 #endif
 }
@@ -117,7 +117,7 @@ __device__ inline void multiply_tile(int (&d)[4], const unsigned (&a)[2], const 
   asm("mma.sync.aligned.m16n8k16.row.col.s32.s8.s8.s32 {%0, %1, %2, %3}, {%4, %5}, {%6}, {%0, %1, %2, %3};"
       : "+r"(d[0]), "+r"(d[1]), "+r"(d[2]), "+r"(d[3])
       : "r"(a[0]), "r"(a[1]), "r"(b[0]));
-#else
+#elif defined(MOTLEY_KERNELS_ON_HOST)
   host_grid::multiply_tiles<16>(d, a, b);
 #endif
 }
@@ -206,7 +206,7 @@ __device__ inline void finish_line(const ProductTask& task, const TileRows& rows
 template <WeightKind kind, int row_tiles>
 __global__ void __launch_bounds__(most_tile_warps* warp_lanes, 2)
     multiply_by_tiles(const ProductTask task, TileInput<row_tiles * tile_rows> input, int stages) {
-#if !defined(__CUDA_ARCH__) || __CUDA_ARCH__ >= 800
+#ifndef MOTLEY_WITHOUT_TILES
   static_assert(row_tiles * tile_rows * tile_outputs * sizeof(float) <= factor_bytes);
   let_next_begin();
   const int lane = static_cast<int>(threadIdx.x) % warp_lanes, warp = static_cast<int>(threadIdx.x) / warp_lanes;

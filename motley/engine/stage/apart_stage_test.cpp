@@ -108,6 +108,32 @@ TEST_F(ApartStageTest, KeepsItsCacheForTheNextPart) {
   EXPECT_TRUE(next.logits(steps()[1], next.forward(steps()[1], {})).cpu().equal(expected[1]));
 }
 
+// In several pieces, gathered behind a step that is under way, and read by the next.
+TEST_F(ApartStageTest, HandsItsCacheOver) {
+  spec_.kv_tokens = 24000;
+  StageModel whole(spec_, folder_, nullptr, apart_device());
+  const std::vector<at::Tensor> expected = logits_of(whole);
+  CacheHandover handover{.moves = {{0, 0, 1}, {1, 0, 1}, {2, 0, 1}}, .blocks = {}, .slots = {}};
+  for (std::int32_t block = 2999; block >= 0; --block) handover.blocks.push_back(block);
+  for (const auto& [from, to] : {std::pair{&apart_device(), &apart_device()},
+                                 {&apart_device(), &cpu_device()},
+                                 {&cpu_device(), &apart_device()}}) {
+    LinkedGroups groups("shm", 2);
+    std::vector<std::future<at::Tensor>> workers;
+    for (const int rank : {0, 1})
+      workers.push_back(std::async(std::launch::async, [&, rank, device = rank == 0 ? from : to] {
+        const c10::InferenceMode guard;
+        apart_device();  // a stream of this thread's own
+        StageModel model(
+            spec_, folder_, nullptr, *device, [](double) {}, nullptr, rank == 0 ? 1 : 2);
+        if (rank == 0) model.forward(steps()[0], {});
+        hand_over(handover, rank, 2, *groups[static_cast<std::size_t>(rank)], model, *device);
+        return model.logits(steps()[1], model.forward(steps()[1], {})).cpu().clone();
+      }));
+    for (auto& worker : workers) expect_close({worker.get()}, {expected[1]}, from == to ? 1e-9 : 1e-5);
+  }
+}
+
 TEST_F(ApartStageTest, MeetsItsOtherRanks) {
   StageModel whole(spec_, folder_, nullptr, apart_device());
   const std::vector<at::Tensor> expected = logits_of(whole);

@@ -9,6 +9,7 @@
 
 #include "motley/base/error.hpp"
 #include "motley/engine/device/host_memory.hpp"
+#include "motley/engine/device/pinned_pieces.hpp"
 
 namespace motley {
 namespace {
@@ -37,11 +38,6 @@ std::vector<std::int64_t> blocks_of(const CacheHandover& handover, std::int64_t 
   return blocks;
 }
 
-// On the host, for these blocks of a tensor.
-Tensor chosen(const Tensor& of, const Tensor& blocks) {
-  return of.index_select(0, blocks.to(of.device())).to(at::kCPU).contiguous();
-}
-
 std::int64_t bytes_of_blocks(LayerCache& cache, std::int64_t blocks) {
   std::int64_t bytes = 0;
   for (const Tensor* tensor : tensors_of(cache))
@@ -49,7 +45,10 @@ std::int64_t bytes_of_blocks(LayerCache& cache, std::int64_t blocks) {
   return bytes;
 }
 
-void send(StageModel::RetainedLayer* kept, const Tensor& blocks, int to, std::uint64_t epoch, WorkerGroup& workers) {
+// The device gathers as many blocks as a piece has room for, and the other end gets those before them meanwhile. Each
+// such part is a message, whatever the devices.
+void send(StageModel::RetainedLayer* kept, const Tensor& blocks, int to, std::uint64_t epoch, WorkerGroup& workers,
+          PinnedPieces& pieces) {
   LayerHead head{epoch, 0};
   if (kept != nullptr && kept->epoch < epoch && blocks.size(0) > 0 &&
       kept->cache.keys.size(0) > blocks.max().item<std::int64_t>())
@@ -57,32 +56,40 @@ void send(StageModel::RetainedLayer* kept, const Tensor& blocks, int to, std::ui
   workers.send(std::as_bytes(std::span(&head, 1)), to);
   if (head.bytes == 0) return;
   for (const Tensor* tensor : tensors_of(kept->cache)) {
-    workers.send(bytes_of(chosen(*tensor, blocks)), to);
+    const std::vector<Tensor> parts = blocks.to(tensor->device()).split(rows_of_piece(*tensor));
+    pieces.to_host(
+        std::ssize(parts),
+        [&](std::int64_t i) { return tensor->index_select(0, parts[static_cast<std::size_t>(i)]).contiguous(); },
+        [&](const Tensor& host) { workers.send(bytes_of(host), to); });
   }
 }
 
-void receive(StageModel::RetainedLayer& kept, const CacheMove& move, const Tensor& blocks, WorkerGroup& workers) {
+void receive(StageModel::RetainedLayer& kept, const CacheMove& move, const Tensor& blocks, WorkerGroup& workers,
+             PinnedPieces& pieces) {
   LayerHead head;
   workers.receive(std::as_writable_bytes(std::span(&head, 1)), move.from);
   if (head.bytes == 0) return;
   if (const std::int64_t expected = bytes_of_blocks(kept.cache, blocks.size(0)); head.bytes != expected)
     throw Error(ErrorCode::peer, fmt::format("layer {} is handed over in {} bytes, and {} are expected", move.layer,
                                              head.bytes, expected));
-  for (Tensor* tensor : tensors_of(kept.cache)) {
-    std::vector<std::int64_t> sizes = tensor->sizes().vec();
-    sizes[0] = blocks.size(0);
-    Tensor part = at::empty(sizes, tensor->options().device(at::kCPU));
-    workers.receive(bytes_of(part), move.from);
-    tensor->index_copy_(0, blocks.to(tensor->device()), part.to(tensor->device()));
-  }
+  for (Tensor* tensor : tensors_of(kept.cache))
+    for (const Tensor& part : blocks.to(tensor->device()).split(rows_of_piece(*tensor))) {
+      std::vector<std::int64_t> sizes = tensor->sizes().vec();
+      sizes[0] = part.size(0);
+      const Tensor values = at::empty(sizes, tensor->options());
+      pieces.to_device(values, [&](const Tensor& host) { workers.receive(bytes_of(host), move.from); });
+      tensor->index_copy_(0, part, values);
+    }
   kept.epoch = head.epoch;
 }
 
 }  // namespace
 
-void hand_over(const CacheHandover& handover, int rank, std::uint64_t epoch, WorkerGroup& workers, StageModel& model) {
+void hand_over(const CacheHandover& handover, int rank, std::uint64_t epoch, WorkerGroup& workers, StageModel& model,
+               const ComputeDevice& device) {
   if (handover.blocks.empty()) return;
   const c10::InferenceMode guard;
+  PinnedPieces pieces(device);
   const auto refuse = [](const std::string& what) {
     throw Error(ErrorCode::peer, "the launch hands over keys and values: " + what);
   };
@@ -97,12 +104,12 @@ void hand_over(const CacheHandover& handover, int rank, std::uint64_t epoch, Wor
       refuse(fmt::format("layer {} has states in place of them", move.layer));
     const std::vector<std::int64_t> numbers = blocks_of(handover, kept != nullptr ? kept->slot_blocks : 0);
     const Tensor blocks = at::tensor(numbers, at::kLong);
-    if (move.from == rank) send(kept, blocks, move.to, epoch, workers);
+    if (move.from == rank) send(kept, blocks, move.to, epoch, workers, pieces);
     if (move.to != rank) continue;
     if (kept == nullptr) refuse(fmt::format("layer {} is not this worker's", move.layer));
     if (!numbers.empty() && std::ranges::max(numbers) >= kept->cache.keys.size(0))
       refuse(fmt::format("of block {}, where there are {}", std::ranges::max(numbers), kept->cache.keys.size(0)));
-    receive(*kept, move, blocks, workers);
+    receive(*kept, move, blocks, workers, pieces);
   }
 }
 

@@ -119,7 +119,7 @@ StageExecutor::StageExecutor(const LaunchedPart& part, ServePlan plan, const Cal
                                         weights_progress(control), std::move(held), launch.epoch,
                                         layers_from(launch.handover, rank_of_.at(self.device)));
   try {
-    hand_over(launch.handover, rank_of_.at(self.device), launch.epoch, *workers_, *model_);
+    hand_over(launch.handover, rank_of_.at(self.device), launch.epoch, *workers_, *model_, device_);
   } catch (const GroupBroken&) {
     held = std::move(model_);
     throw;

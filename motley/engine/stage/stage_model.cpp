@@ -152,7 +152,7 @@ struct StageModel::Impl {
 StageModel::Impl::Impl(const StageSpec& stage, WorkerGroup* group, const ComputeDevice& on)
     : spec(stage), device(on), own_ops(on.make_ops()), ops(*own_ops), collectives(group, on) {
   MOTLEY_CHECK(spec.rank >= 0 && spec.rank < spec.degree);
-  if (spec.offload && (spec.host_apart || device.has_own_memory())) check_offload_apart(*spec.offload);
+  if (spec.offload && device.has_own_memory()) check_offload_apart(*spec.offload);
   const auto check_type = [](DType type, Use use) {
     if (!supports(type, Support::served, use))
       throw input_error(fmt::format("the engine cannot compute in {}", name_of(type)),

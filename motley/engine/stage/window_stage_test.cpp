@@ -178,7 +178,7 @@ TEST_P(WindowStageTest, SlotsAreHandedOver) {
       StageModel model(
           spec, folder_, nullptr, cpu_device(), [](double) {}, nullptr, rank == 0 ? 1 : 2);
       if (rank == 0) logits_of(model, prompt);
-      hand_over(handover, rank, 2, *groups[static_cast<std::size_t>(rank)], model);
+      hand_over(handover, rank, 2, *groups[static_cast<std::size_t>(rank)], model, cpu_device());
       EXPECT_EQ(model.cache_epoch(), 1u);
       return logits_of(model, decode);
     }));

@@ -42,11 +42,35 @@ void read_converted(const StoredRows& rows, const Slice& slice, const at::Tensor
   }
 }
 
-// Where `to` has one of the spans that a slice stands for.
-at::Tensor place_of(const Slice& slice, std::int64_t time, const at::Tensor& to) {
-  if (slice.times == 1) return to;
-  const std::int64_t dimension = slice.row_step > 0 ? 0 : 1, size = to.size(dimension) / slice.times;
-  return to.narrow(dimension, time * size, size);
+// Calls `read` with each of the spans that the held rows [first, first + rows of `to`) of a slice stand for, and where
+// it lies in `to`.
+template <class Read>
+void for_each_span(const Slice& slice, std::int64_t first, const at::Tensor& to, const Read& read) {
+  const std::int64_t size = slice.rows.size(), end = first + to.size(0);
+  for (std::int64_t time = 0; time < slice.times; ++time) {
+    Slice part = slice.at(time);
+    const std::int64_t before = slice.row_step > 0 ? time * size : 0;  // held rows
+    const Span rows{std::max(first, before), std::min(end, before + size)};
+    if (rows.size() <= 0) continue;
+    part.rows = {part.rows.first + rows.first - before, part.rows.first + rows.end - before};
+    at::Tensor place = to.narrow(0, rows.first - first, rows.size());
+    if (slice.column_step > 0) {
+      const std::int64_t width = to.size(1) / slice.times;
+      place = place.narrow(1, time * width, width);
+    }
+    read(part, place);
+  }
+}
+
+// In the host's memory.
+template <class Read>
+void through_pieces(PinnedPieces* pieces, const at::Tensor& to, const Read& read) {
+  if (to.is_cpu()) return read(0, to);
+  MOTLEY_CHECK(pieces != nullptr);
+  const std::int64_t at_once = rows_of_piece(to);
+  for (std::int64_t first = 0; first < to.size(0); first += at_once)
+    pieces->to_device(to.narrow(0, first, std::min(at_once, to.size(0) - first)),
+                      [&](const at::Tensor& host) { read(first, host); });
 }
 
 void read_values(const StoredRows& rows, const Slice& slice, const at::Tensor& out) {
@@ -76,26 +100,29 @@ void read_rows_of_blocks(const StoredRows& rows, const Slice& slice, DType type,
 
 }  // namespace
 
-void read_tensor(const Checkpoint& checkpoint, const TensorSpec& tensor, const Slice& slice, at::Tensor to) {
+void read_tensor(const Checkpoint& checkpoint, const TensorSpec& tensor, const Slice& slice, const at::Tensor& to,
+                 PinnedPieces* pieces) {
   const StoredRows rows(checkpoint, tensor.name, tensor.shape);
-  const at::Tensor out = to.view({slice.held_rows(), slice.held_columns()});
-  for (std::int64_t time = 0; time < slice.times; ++time) {
-    const Slice part = slice.at(time);
-    MOTLEY_CHECK(part.rows.end <= tensor.shape.at(0) && part.columns.end <= rows.width());
-    read_values(rows, part, place_of(slice, time, out));
-  }
+  const Slice last = slice.at(slice.times - 1);
+  MOTLEY_CHECK(last.rows.end <= tensor.shape.at(0) && last.columns.end <= rows.width());
+  through_pieces(pieces, to.view({slice.held_rows(), slice.held_columns()}),
+                 [&](std::int64_t first, const at::Tensor& host) {
+                   for_each_span(slice, first, host,
+                                 [&](const Slice& part, const at::Tensor& place) { read_values(rows, part, place); });
+                 });
 }
 
 void read_blocks(const Checkpoint& checkpoint, const TensorSpec& tensor, const Slice& slice, DType type,
-                 at::Tensor to) {
+                 const at::Tensor& to, PinnedPieces* pieces) {
   const StoredRows rows(checkpoint, tensor.name, tensor.shape);
-  for (std::int64_t time = 0; time < slice.times; ++time) {
-    const Slice part = slice.at(time);
-    const Span whole = whole_blocks(type, part.columns);
-    MOTLEY_CHECK(part.rows.end <= tensor.shape.at(0) && whole.end <= rows.width());
-    MOTLEY_CHECK(slice.column_step == 0 || whole == part.columns);
-    read_rows_of_blocks(rows, part, type, place_of(slice, time, to));
-  }
+  const Slice last = slice.at(slice.times - 1);
+  MOTLEY_CHECK(last.rows.end <= tensor.shape.at(0) && whole_blocks(type, last.columns).end <= rows.width());
+  through_pieces(pieces, to, [&](std::int64_t first, const at::Tensor& host) {
+    for_each_span(slice, first, host, [&](const Slice& part, const at::Tensor& place) {
+      MOTLEY_CHECK(slice.column_step == 0 || whole_blocks(type, part.columns) == part.columns);
+      read_rows_of_blocks(rows, part, type, place);
+    });
+  });
 }
 
 }  // namespace motley

@@ -25,7 +25,6 @@ struct StageSpec {
   std::int64_t kv_sequences = 0;
   StepLimits limits = {};
   std::optional<LayerHomes> offload = {};  // none: all in the device's own memory
-  bool host_apart = false;                 // which is another memory than the host's, as a GPU's always is
   std::vector<LayerRange> standby = {};    // layers of which it holds the weights as well
   // Of layers that stay in the device's memory: what is offloaded is held whole, windows or not.
   CacheRoom cache_room() const { return {kv_tokens, offload ? 0 : kv_sequences}; }

@@ -1,13 +1,15 @@
 #include "motley/engine/weights/streamed_blocks.hpp"
 
 #include <ATen/Parallel.h>
+#include <c10/core/InferenceMode.h>
 #include <fmt/format.h>
 #include <malloc.h>
 
 #include <algorithm>
-#include <cstring>
 
 #include "motley/base/error.hpp"
+#include "motley/engine/device/host_memory.hpp"
+#include "motley/engine/device/pinned_pieces.hpp"
 #include "motley/engine/spill/stream_copy.hpp"
 
 namespace motley {
@@ -25,7 +27,7 @@ StreamedBlocks::StreamedBlocks(WeightLoader& loader, const StageSpec& spec, cons
     : first_(spec.layers.first),
       rank_(spec.rank),
       device_(device),
-      apart_(spec.host_apart || device.has_own_memory()),
+      apart_(device.has_own_memory()),
       homes_(static_cast<std::size_t>(spec.layers.size())) {
   std::int64_t host_bytes = 0, disk_bytes = 0, largest = 0;
   for (std::int64_t layer = spec.layers.first; layer < spec.layers.end; ++layer) {
@@ -81,10 +83,10 @@ void StreamedBlocks::settle(WeightLoader& loader, std::int64_t layer) {
                                          : (on_its_way ? *on_its_way : *buffers_[0]).bytes().first(home.bytes);
   std::int64_t end = 0;
   for (auto& [role, matrix] : loader.take_block(layer)) {
-    const at::Tensor values = std::exchange(matrix.values, {}).cpu().contiguous();
+    const at::Tensor values = std::exchange(matrix.values, {}).contiguous();
     const auto size = static_cast<std::int64_t>(values.nbytes());
     MOTLEY_CHECK(!matrix.scaled() && end + size <= home.bytes);
-    std::memcpy(bytes.data() + end, values.const_data_ptr(), values.nbytes());
+    at::from_blob(bytes.data() + end, values.sizes(), at::TensorOptions(values.scalar_type())).copy_(values);
     placed.emplace(role, Placed{matrix, values.sizes().vec(), values.scalar_type(), end});
     end += (size + line_bytes - 1) / line_bytes * line_bytes;
   }
@@ -170,10 +172,12 @@ std::function<void()> StreamedBlocks::piece(const Home& home, std::int64_t begin
   const at::Tensor to = device_buffers_[buffer].narrow(0, begin, static_cast<std::int64_t>(size));
   if (home.tier == Tier::host)
     return [to, host = host_, size, from] { copy_to_device(to, host->bytes().subspan(from, size)); };
-  return [to, disk = disk_, &device = device_, size, from] {
-    thread_local const PinnedBuffer passing("a piece of weights on its way to the device", copied_piece_bytes, device);
-    disk->read(static_cast<std::int64_t>(from), passing.bytes().first(size));
-    copy_to_device(to, passing.bytes().first(size));
+  return [to, disk = disk_, &device = device_, from] {
+    const c10::InferenceMode guard;
+    thread_local PinnedPieces passing(device, 1);
+    passing.to_device(to,
+                      [&](const at::Tensor& piece) { disk->read(static_cast<std::int64_t>(from), bytes_of(piece)); });
+    passing.wait();
   };
 }
 

@@ -42,6 +42,7 @@ WeightLoader::WeightLoader(const StageSpec& spec, const std::filesystem::path& m
       progress_(std::move(progress)),
       device_(device),
       ops_(device.make_ops()),
+      pieces_(device),
       expected_bytes_(weight_bytes(spec.arch, {spec.layers, spec.embedding, spec.head}, shard_, spec.weight_type)),
       held_(held) {
   if (held_ != nullptr) keep_needed();
@@ -101,15 +102,13 @@ WeightMatrix WeightLoader::read(const TensorSpec& tensor, const Slice& slice, DT
     loaded.inputs = slice.held_columns();
     loaded.skipped = slice.columns.first - columns.first;
     const std::int64_t times = slice.column_step > 0 ? slice.times : 1;
-    at::Tensor blocks = at::empty({slice.held_rows(), times * motley::bytes_of(type, columns.size())}, at::kByte);
-    advise_large_pages(blocks);
-    read_blocks(checkpoint_, tensor, slice, type, blocks);
-    loaded.values = blocks.to(device_.place());
+    loaded.values = device_.empty({slice.held_rows(), times * motley::bytes_of(type, columns.size())}, at::kByte);
+    read_blocks(checkpoint_, tensor, slice, type, loaded.values, &pieces_);
   } else {
     std::vector<std::int64_t> shape{slice.held_rows()};
     if (tensor.is_matrix()) shape.push_back(slice.held_columns());
     loaded.values = device_.empty(shape, scalar_type(type));
-    read_tensor(checkpoint_, tensor, slice, loaded.values);
+    read_tensor(checkpoint_, tensor, slice, loaded.values, &pieces_);
   }
   if (tensor.is_matrix()) ops_->prepare(loaded);
   return loaded;

@@ -10,7 +10,7 @@
 #include <string>
 
 #include "motley/checkpoint/checkpoint.hpp"
-#include "motley/engine/device/compute_device.hpp"
+#include "motley/engine/device/pinned_pieces.hpp"
 #include "motley/engine/weights/block_weights.hpp"
 #include "motley/engine/weights/stage_spec.hpp"
 
@@ -76,6 +76,7 @@ class WeightLoader {
   std::function<void(double)> progress_;
   const ComputeDevice& device_;
   std::shared_ptr<const Ops> ops_;
+  PinnedPieces pieces_;
   std::int64_t expected_bytes_ = 0;
   std::int64_t bytes_ = 0;
   std::int64_t loaded_bytes_ = 0;

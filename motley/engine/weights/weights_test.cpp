@@ -1,9 +1,12 @@
 // Tensors of a checkpoint, sliced and converted.
 #include "motley/engine/weights/read_weights.hpp"
 
+#include <c10/core/InferenceMode.h>
+#include <fmt/format.h>
 #include <gmock/gmock.h>
 
 #include "motley/checkpoint/safetensors_test.hpp"
+#include "motley/engine/device/apart_device_test.hpp"
 
 namespace motley {
 namespace {
@@ -38,6 +41,35 @@ TEST_F(ReadTensorTest, ConvertsHalves) {
   at::Tensor out = at::empty({64}, at::kFloat);
   read_tensor(Checkpoint(folder), {"h", "h", {64}, TensorCut::replicated}, {{0, 64}, {0, 1}}, out);
   EXPECT_TRUE(out.equal(values.to(at::kFloat)));
+}
+
+// Through pieces that are filled again, of rows, of spans of columns that stand side by side, and of spans of rows.
+TEST_F(ReadTensorTest, BringsRowsToADeviceThatIsLate) {
+  const c10::InferenceMode guard;
+  const std::int64_t rows = 2500, columns = 1024;
+  const at::Tensor values = at::arange(rows * columns, at::kFloat).view({rows, columns});
+  write(file_of(fmt::format(R"({{"m": {{"dtype": "F32", "shape": [{}, {}], "data_offsets": [0, {}]}}}})", rows, columns,
+                            values.nbytes()),
+                {static_cast<const char*>(values.const_data_ptr()), values.nbytes()}));
+  const Checkpoint checkpoint(folder);
+  const ComputeDevice& device = apart_device();
+  const TensorSpec spec{"m", "m", {rows, columns}, TensorCut::replicated};
+  for (const Slice& slice : {Slice{{0, rows}, {0, columns}}, Slice{{7, 2400}, {3, 1000}},
+                             Slice{{0, rows}, {0, 100}, 3, 0, 400}, Slice{{5, 1100}, {0, columns}, 2, 1300, 0}})
+    for (const at::ScalarType type : {at::kFloat, at::kBFloat16}) {
+      at::Tensor expected = at::empty({slice.held_rows(), slice.held_columns()}, type);
+      read_tensor(checkpoint, spec, slice, expected);
+      EXPECT_TRUE(expected.slice(0, 0, slice.rows.size())
+                      .slice(1, 0, slice.columns.size())
+                      .equal(values.slice(0, slice.rows.first, slice.rows.end)
+                                 .slice(1, slice.columns.first, slice.columns.end)
+                                 .to(type)));
+      const at::Tensor to = device.empty(expected.sizes(), type), busy = device.empty({8}, at::kFloat);
+      for (int i = 0; i < 300; ++i) busy.fill_(i);
+      PinnedPieces pieces(device);
+      read_tensor(checkpoint, spec, slice, to, &pieces);
+      EXPECT_TRUE(to.cpu().equal(expected)) << slice.times;
+    }
 }
 
 TEST_F(ReadTensorTest, RefusesAMissingTensorAndAnotherShape) {

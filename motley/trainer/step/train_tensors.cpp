@@ -149,6 +149,7 @@ void TrainTensors::load(const TrainPlan& plan, const ComputeDevice& compute, con
   const at::ScalarType type = scalar_type(training.precision);
   const Checkpoint weights(folder);
   const StateFiles files = state_files(plan.model.arch, training);
+  PinnedPieces pieces(compute);
   for (const auto& tensor : all_) tensor->gathered = true;
   for (const auto& units : units_)
     for (const TrainUnit& unit : units)
@@ -165,7 +166,7 @@ void TrainTensors::load(const TrainPlan& plan, const ComputeDevice& compute, con
       TensorSpec named = tensor.spec;
       named.name = name;
       const at::Tensor values = compute.empty(shape_of(tensor.spec, slice), as);
-      read_tensor(from, named, slice, values);
+      read_tensor(from, named, slice, values, &pieces);
       return values;
     };
     if (tensor.gathered) {

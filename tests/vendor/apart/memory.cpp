@@ -1,6 +1,5 @@
 #include "tests/vendor/apart/memory.hpp"
 
-#include <c10/core/impl/alloc_cpu.h>
 #include <signal.h>
 #include <sys/mman.h>
 #include <unistd.h>
@@ -260,10 +259,14 @@ Pinned& pinned() {
   return *all;
 }
 
+// Whole pages, as of a GPU.
 class PinnedAllocator final : public c10::Allocator {
  public:
   c10::DataPtr allocate(std::size_t bytes) override {
-    void* memory = c10::alloc_cpu(bytes);
+    void* memory = bytes > 0
+                       ? std::aligned_alloc(page_bytes(), (bytes + page_bytes() - 1) / page_bytes() * page_bytes())
+                       : nullptr;
+    TORCH_CHECK(bytes == 0 || memory != nullptr, "no ", bytes, " bytes of the host's memory");
     if (memory != nullptr) {
       const std::lock_guard lock(pinned().mutex);
       pinned().ranges[static_cast<const std::byte*>(memory)] = bytes;
@@ -280,7 +283,7 @@ class PinnedAllocator final : public c10::Allocator {
       const std::lock_guard lock(pinned().mutex);
       pinned().ranges.erase(static_cast<const std::byte*>(memory));
     }
-    c10::free_cpu(memory);
+    std::free(memory);
   }
 };
 
