@@ -5,7 +5,9 @@
 // what lacks a barrier shows. For one thread of the process at a time.
 #pragma once
 
+#include <sched.h>
 #include <ucontext.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <bit>
@@ -26,6 +28,7 @@
 #define __constant__
 #define __forceinline__ inline
 #define __launch_bounds__(...)
+#define __grid_constant__
 #define __align__(bytes) alignas(bytes)
 
 struct dim3 {
@@ -217,6 +220,15 @@ inline void wait_for_copies(unsigned later) {
     if (due) std::memcpy(copy.to, copy.from, copy.bytes);
     return due;
   });
+}
+
+// While a thread waits for what another process writes, of whom there are more than processors. One that sleeps gets
+// its turn sooner than one that never does.
+inline void let_other_processes_run(unsigned times) {
+  if (times < 16)
+    ::sched_yield();
+  else
+    ::usleep(20);
 }
 
 inline std::int8_t byte_of(std::uint64_t bytes, unsigned i) { return static_cast<std::int8_t>(bytes >> 8 * i); }
