@@ -5,7 +5,6 @@
 // what lacks a barrier shows. For one thread of the process at a time.
 #pragma once
 
-#include <sched.h>
 #include <ucontext.h>
 #include <unistd.h>
 
@@ -222,14 +221,9 @@ inline void wait_for_copies(unsigned later) {
   });
 }
 
-// While a thread waits for what another process writes, of whom there are more than processors. One that sleeps gets
-// its turn sooner than one that never does.
-inline void let_other_processes_run(unsigned times) {
-  if (times < 16)
-    ::sched_yield();
-  else
-    ::usleep(20);
-}
+// While a thread waits for what another process writes; there are more of them than processors. Who sleeps gets a turn
+// sooner than who looks on, or yields.
+inline void let_other_processes_run() { ::usleep(20); }
 
 inline std::int8_t byte_of(std::uint64_t bytes, unsigned i) { return static_cast<std::int8_t>(bytes >> 8 * i); }
 

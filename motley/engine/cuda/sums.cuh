@@ -106,7 +106,7 @@ __device__ __forceinline__ bool meet(const SumTask& task, std::uint32_t turn, in
         break;
       }
 #ifndef __CUDACC__
-      host_grid::let_other_processes_run(looks);
+      host_grid::let_other_processes_run();
 #endif
     }
   }
