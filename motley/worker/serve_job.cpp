@@ -56,6 +56,7 @@ void tell(ControlConnection& control, const Message& message) {
       plan = read_sent_plan(launch->plan_json);
       devices = launch->devices;
       if (executor) ahead.end_into(*executor->model());
+      if (executor) executor->leave_ranks();
       executor = std::make_unique<StageExecutor>(LaunchedPart{std::move(*launch), work.stop}, plan, self, device,
                                                  control, fabric, executor ? executor->model() : preloaded, activity);
       interrupted = false;

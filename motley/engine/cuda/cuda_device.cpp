@@ -3,6 +3,7 @@
 #include <dlfcn.h>
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <cstring>
 #include <map>
 #include <mutex>
@@ -53,7 +54,9 @@ void check_cuda_device(int index, const std::string& name) {
 class CudaDevice final : public Accelerator {
  public:
   explicit CudaDevice(int index) : Accelerator(at::Device(at::kCUDA, static_cast<at::DeviceIndex>(index))) {
-    if (kernels_ != nullptr) peer_memory_.emplace(*kernels_, *this);
+    if (kernels_ == nullptr) return;
+    peer_memory_.emplace(*kernels_, *this);
+    sums_.emplace(*kernels_, *this);
   }
   using Accelerator::use_own_stream;
 
@@ -67,6 +70,7 @@ class CudaDevice final : public Accelerator {
   }
   void unpin(std::span<std::byte> bytes) const override { kernels_->unpin(bytes.data()); }
   const PeerMemory* peer_memory() const override { return peer_memory_ ? &*peer_memory_ : nullptr; }
+  const SumKernels* sum_kernels() const override { return sums_ ? &*sums_ : nullptr; }
   std::string kernels() const override { return kernels_ != nullptr ? "cuda" : "aten"; }
   std::shared_ptr<const Ops> make_ops() const override {
     if (kernels_ == nullptr) return lasting(generic_ops());
@@ -77,6 +81,7 @@ class CudaDevice final : public Accelerator {
  private:
   const cuda::Kernels* const kernels_ = open_cuda_library() == library_for_amd ? nullptr : cuda_kernels();
   std::optional<CudaPeerMemory> peer_memory_;
+  std::optional<CudaSums> sums_;
 };
 
 }  // namespace
@@ -124,6 +129,31 @@ void CudaPeerMemory::copy(void* to, const void* from, std::int64_t bytes) const 
     throw DeviceError(error, fmt::format("{}: CUDA error {} ({}) while copying between GPUs", device_.place().str(),
                                          error, kernels_.error_text(error)));
   device_.wait_for_thread();
+}
+
+void* CudaSums::address_of(void* pinned) const {
+  void* address = nullptr;
+  return kernels_.pinned_address(pinned, &address) == 0 ? address : nullptr;
+}
+
+void CudaSums::sum(const SharedSum& task) const {
+  static_assert(most_ranks == cuda::most_sum_ranks &&
+                counters_bytes == cuda::most_sum_blocks * std::int64_t{2 * sizeof(std::uint32_t)});
+  cuda::SumTask all{};
+  all.element = task.in_bf16 ? cuda::Element::bf16 : cuda::Element::fp32;
+  all.terms = task.terms;
+  all.count = task.count;
+  all.most_bytes = task.most_bytes;
+  all.rank = task.rank;
+  all.ranks = static_cast<std::int32_t>(task.segments.size());
+  all.blocks = task.blocks;
+  all.in_parts = task.in_parts ? 1 : 0;
+  std::ranges::copy(task.segments, all.segments);
+  all.counters = static_cast<std::uint32_t*>(task.counters);
+  all.abort = static_cast<const std::uint32_t*>(task.abort);
+  if (const int error = kernels_.sum(all, device_.stream()))
+    throw DeviceError(error, fmt::format("{}: CUDA error {} ({}) while adding up with other ranks",
+                                         device_.place().str(), error, kernels_.error_text(error)));
 }
 
 }  // namespace motley

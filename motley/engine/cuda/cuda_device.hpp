@@ -4,6 +4,7 @@
 #include "motley/engine/cuda/kernels.hpp"
 #include "motley/engine/device/compute_device.hpp"
 #include "motley/engine/device/peer_memory.hpp"
+#include "motley/engine/device/sum_kernels.hpp"
 
 namespace motley {
 
@@ -24,6 +25,21 @@ class CudaPeerMemory final : public PeerMemory {
   void* open(const PeerBufferHandle& handle) const override;
   void close(void* memory) const override { kernels_.peer_close(memory); }
   void copy(void* to, const void* from, std::int64_t bytes) const override;
+
+ private:
+  const cuda::Kernels& kernels_;
+  const ComputeDevice& device_;
+};
+
+// Alike.
+class CudaSums final : public SumKernels {
+ public:
+  CudaSums(const cuda::Kernels& kernels, const ComputeDevice& device) : kernels_(kernels), device_(device) {}
+  std::string_view vendor() const override { return "cuda"; }
+  int most_blocks() const override { return kernels_.sum_blocks; }
+  std::int64_t segment_bytes(std::int64_t most_bytes) const override { return cuda::sum_segment_bytes(most_bytes); }
+  void* address_of(void* pinned) const override;
+  void sum(const SharedSum& task) const override;
 
  private:
   const cuda::Kernels& kernels_;

@@ -205,6 +205,18 @@ inline int device_major() {
 #endif
 }
 
+// As many blocks have a place at once, if nothing else is there; on the processor they come one after the other.
+inline int multiprocessors() {
+#ifdef __CUDACC__
+  int device = 0, count = 0;
+  const bool known = cudaGetDevice(&device) == cudaSuccess &&
+                     cudaDeviceGetAttribute(&count, cudaDevAttrMultiProcessorCount, device) == cudaSuccess;
+  return known ? count : 1;
+#else
+  return 1 << 10;
+#endif
+}
+
 // Of a block's dynamic shared memory, where a kernel asks for it: a little is left for static variables.
 inline std::size_t most_shared_bytes() {
   constexpr std::size_t left = 1 << 10;

@@ -6,6 +6,7 @@
 #pragma once
 
 #include <ucontext.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <bit>
@@ -26,6 +27,7 @@
 #define __constant__
 #define __forceinline__ inline
 #define __launch_bounds__(...)
+#define __grid_constant__
 #define __align__(bytes) alignas(bytes)
 
 struct dim3 {
@@ -218,6 +220,10 @@ inline void wait_for_copies(unsigned later) {
     return due;
   });
 }
+
+// While a thread waits for what another process writes; there are more of them than processors. Who sleeps gets a turn
+// sooner than who looks on, or yields.
+inline void let_other_processes_run() { ::usleep(20); }
 
 inline std::int8_t byte_of(std::uint64_t bytes, unsigned i) { return static_cast<std::int8_t>(bytes >> 8 * i); }
 

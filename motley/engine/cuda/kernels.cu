@@ -7,6 +7,9 @@
 #include "motley/engine/cuda/experts.cuh"
 #include "motley/engine/cuda/products.cuh"
 #include "motley/engine/cuda/rows.cuh"
+#include "motley/engine/cuda/sums.cuh"
+
+#include <algorithm>
 
 #ifndef __CUDACC__
 #include <fcntl.h>
@@ -79,8 +82,10 @@ int peer_copy(void* to, const void* from, std::int64_t bytes, void* stream) {
 }
 
 int pin(void* memory, std::int64_t bytes) {
-  return cudaHostRegister(memory, static_cast<std::size_t>(bytes), cudaHostRegisterPortable);
+  return cudaHostRegister(memory, static_cast<std::size_t>(bytes), cudaHostRegisterPortable | cudaHostRegisterMapped);
 }
+
+int pinned_address(void* memory, void** address) { return cudaHostGetDevicePointer(address, memory, 0); }
 
 void unpin(void* memory) { cudaHostUnregister(memory); }
 #else
@@ -141,6 +146,7 @@ int peer_open(const PeerHandle& handle, void** memory) {
 void peer_close(void* memory) { peer_free(memory); }
 
 int pin(void*, std::int64_t) { return 0; }
+int pinned_address(void* memory, void** address) { return *address = memory, 0; }
 void unpin(void*) {}
 
 int peer_copy(void* to, const void* from, std::int64_t bytes, void*) {
@@ -155,6 +161,7 @@ constexpr Kernels kernels = {
     .most_rows = most_plain_rows,
     .most_quantised_rows = most_quantised_rows,
     .most_quantised_tokens = most_tile_rows,
+    .sum_blocks = most_sum_blocks,
     .norm = norm,
     .heads = heads,
     .activate = activate,
@@ -170,6 +177,7 @@ constexpr Kernels kernels = {
     .route = route,
     .experts = experts,
     .expand = expand,
+    .sum = sum,
     .memory = memory,
     .peer_allocate = peer_allocate,
     .peer_free = peer_free,
@@ -177,6 +185,7 @@ constexpr Kernels kernels = {
     .peer_close = peer_close,
     .peer_copy = peer_copy,
     .pin = pin,
+    .pinned_address = pinned_address,
     .unpin = unpin,
     .graph_begin = graph_begin,
     .graph_end = graph_end,
@@ -193,6 +202,7 @@ extern "C" __attribute__((visibility("default"))) const motley::cuda::Kernels* m
   static const motley::cuda::Kernels of_device = [] {
     motley::cuda::Kernels all = motley::cuda::kernels;
     if (motley::cuda::device_major() < 8) all.most_quantised_rows = motley::cuda::most_tile_rows;
+    all.sum_blocks = std::min(all.sum_blocks, motley::cuda::multiprocessors());
     return all;
   }();
   return &of_device;

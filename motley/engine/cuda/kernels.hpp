@@ -9,7 +9,7 @@
 namespace motley::cuda {
 
 // Raised with every change of this file: a library of another number is refused.
-inline constexpr std::int32_t kernels_version = 8;
+inline constexpr std::int32_t kernels_version = 9;
 
 enum class Element : std::int32_t { fp32, bf16, int8 };
 enum class NormKind : std::int32_t { rms, rms1p, layer };  // rms1p: times one more than the weights
@@ -254,6 +254,28 @@ struct ExpandTask {
   std::int64_t first;
 };
 
+// The sum of `ranks` processes' terms [count], in place at each: they are added in the order of the ranks in fp32, and
+// rounded once. Each process runs the same tasks in the same order, but for its pointers. A rank's segment is memory
+// that all of them reach, of sum_segment_bytes(most_bytes): the flags of its blocks, then two slots for terms, by
+// turns. Only counters and flags that all stood still at one number (as zeros do) may begin. Where `abort` is not 0 a
+// task ends without its sum, and the segments are of no more use.
+inline constexpr std::int32_t most_sum_ranks = 8, most_sum_blocks = 32;
+inline constexpr std::int64_t sum_flags_bytes = std::int64_t{most_sum_blocks} * 64;
+constexpr std::int64_t sum_segment_bytes(std::int64_t most_bytes) { return sum_flags_bytes + 2 * most_bytes; }
+struct SumTask {
+  Element element;  // fp32 or bf16
+  void* terms;
+  std::int64_t count;
+  std::int64_t most_bytes;  // of terms; a multiple of 16
+  std::int32_t rank, ranks;
+  std::int32_t blocks;    // of threads, at most: as many as all devices have room for at once, and no more than
+                          // most_sum_blocks
+  std::int32_t in_parts;  // 1: each rank adds up a part, and brings the others' from them; 0: each adds up all
+  void* segments[most_sum_ranks];
+  std::uint32_t* counters;     // [most_sum_blocks][2], of this device
+  const std::uint32_t* abort;  // in pinned memory of the host
+};
+
 // By which another process of the machine opens memory of a device.
 struct PeerHandle {
   unsigned char bytes[64];
@@ -264,6 +286,8 @@ struct Kernels {
   // That `product` takes, of fp32 and bf16, and of quantised kinds; and tokens that `experts` takes of quantised kinds,
   // of others as many as `product`. More rows are another library's business.
   std::int32_t most_rows, most_quantised_rows, most_quantised_tokens;
+  // Of a sum, that have room on the device at once.
+  std::int32_t sum_blocks;
   int (*norm)(const NormTask&, void* stream);
   int (*heads)(const HeadsTask&, void* stream);
   int (*activate)(const ActivateTask&, void* stream);
@@ -279,6 +303,7 @@ struct Kernels {
   int (*route)(const RouteTask&, void* stream);
   int (*experts)(const ExpertsTask&, void* stream);
   int (*expand)(const ExpandTask&, void* stream);
+  int (*sum)(const SumTask&, void* stream);
   // Of the thread's current device, now.
   int (*memory)(std::int64_t* free_bytes, std::int64_t* total_bytes);
   // Memory of the thread's current device for other processes, which open it on theirs. It ends with peer_free(), when
@@ -288,8 +313,9 @@ struct Kernels {
   int (*peer_open)(const PeerHandle& handle, void** memory);
   void (*peer_close)(void* memory);
   int (*peer_copy)(void* to, const void* from, std::int64_t bytes, void* stream);  // between any two devices
-  // Memory of the host that devices read by themselves from then on.
+  // Memory of the host that devices read by themselves from then on, and where the thread's current one finds it.
   int (*pin)(void* memory, std::int64_t bytes);
+  int (*pinned_address)(void* memory, void** address);
   void (*unpin)(void* memory);
   // A recorded run of what is put on `stream` between begin and end; replays cost one launch.
   int (*graph_begin)(void* stream);

@@ -8,6 +8,7 @@
 
 #include "motley/engine/device/compute_device.hpp"
 #include "motley/engine/device/host_memory.hpp"
+#include "motley/engine/device/rank_sums.hpp"
 #include "motley/workers/worker_group.hpp"
 
 namespace motley {
@@ -36,13 +37,16 @@ void through_host(const ComputeDevice& device, const at::Tensor& values, at::Ten
   if (!host.is_same(values)) values.copy_(host);
 }
 
-// On tensors of a device: by way of the host's memory.
+// On tensors of a device: by its kernels where `sums` takes them, else by way of the host's memory.
 class Collectives final : public BlockRanks {
  public:
   // Without a group: a single rank, and nothing to do.
-  Collectives(WorkerGroup* group, const ComputeDevice& device) : group_(group), device_(device) {}
+  Collectives(WorkerGroup* group, const ComputeDevice& device, const RankSums* sums = nullptr)
+      : group_(group), device_(device), sums_(sums) {}
 
   int size() const override { return group_ ? group_->size() : 1; }
+  // Whether the host has no part in sums of up to `bytes`.
+  bool on_device(std::int64_t bytes) const { return size() == 1 || (sums_ != nullptr && sums_->takes(bytes)); }
   // In place; `terms` is contiguous.
   void sum(at::Tensor& terms) override;
   void take_from_first(at::Tensor& values) override;
@@ -53,7 +57,8 @@ class Collectives final : public BlockRanks {
  private:
   WorkerGroup* group_;
   const ComputeDevice& device_;
-  at::Tensor mine_, all_;  // of the host
+  const RankSums* sums_;
+  at::Tensor mine_, all_, theirs_;  // of the host
 };
 
 }  // namespace motley

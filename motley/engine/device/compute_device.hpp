@@ -15,6 +15,7 @@ namespace motley {
 class MemoryMeter;
 class Ops;
 class PeerMemory;
+class SumKernels;
 
 // There is one object for each device, for as long as the program runs: open_device() (engine/devices.hpp).
 class ComputeDevice {
@@ -49,6 +50,8 @@ class ComputeDevice {
   virtual void unpin(std::span<std::byte> bytes) const { (void)bytes; }
   // Memory that other processes' devices of the same machine can reach; null where there is none.
   virtual const PeerMemory* peer_memory() const { return nullptr; }
+  // By which it adds up with the other ranks of a stage; null where it has none.
+  virtual const SumKernels* sum_kernels() const { return nullptr; }
 
   // Return when all that was asked of the device is done, or all that this thread asked for.
   virtual void synchronize() const = 0;

@@ -111,13 +111,16 @@ StageExecutor::StageExecutor(const LaunchedPart& part, ServePlan plan, const Cal
   const std::string kernels = device_.kernels();  // refused, if so, before any work
   connect(part, fabric);
   meet_peers();
+  if (group_)
+    sums_ = RankSums::meet(*group_, device_, bytes_of(DType::fp32, plan_.step.max_tokens * plan_.model.arch.hidden),
+                           best_sum_way(), stop_);
   control.send(Progress{"connect", 1});
 
   const Stage& stage = *assignment_.stage;
   if (!held) check_memory(plan_, self.device, assignment_, device_);
   model_ = std::make_unique<StageModel>(spec_of(plan_, assignment_), self.model_folder, group_.get(), device_,
                                         weights_progress(control), std::move(held), launch.epoch,
-                                        layers_from(launch.handover, rank_of_.at(self.device)));
+                                        layers_from(launch.handover, rank_of_.at(self.device)), sums_.get());
   try {
     hand_over(launch.handover, rank_of_.at(self.device), launch.epoch, *workers_, *model_, device_);
   } catch (const GroupBroken&) {
@@ -266,6 +269,7 @@ StepResult StageExecutor::execute(Step step) {
     use_logits(step, hidden, result);
   else if (rows_onwards > 0)
     send(place, hidden.narrow(0, 0, rows_onwards));
+  if (sums_) sums_->check();
   result.wait_s = waited_s() - waited_before_s;
   result.stage_wait_s = stage_waited_s() - stage_waited_before_s;
   result.compute_s = seconds_since(start) - result.wait_s;

@@ -13,6 +13,7 @@
 #include <utility>
 
 #include "motley/base/clock.hpp"
+#include "motley/engine/device/rank_sums.hpp"
 #include "motley/engine/stage/assignment.hpp"
 #include "motley/engine/stage/crossing.hpp"
 #include "motley/engine/stage/load_ahead.hpp"
@@ -48,6 +49,8 @@ class StageExecutor {
                 ControlConnection& control, Fabric& fabric, std::unique_ptr<StageModel>& held, ActivityLog& activity);
   StepResult execute(Step step);
   std::unique_ptr<StageModel>& model() { return model_; }
+  // Nothing is added up with them from now on: before another executor meets ranks.
+  void leave_ranks() { sums_.reset(); }
   // What a later launch will need is read from now on, if there is room for it; `done` is called in any case.
   void load_ahead(const Preload& asked, LoadAhead& ahead, std::function<void()> done) const;
   // The copies of other stages' layers are read from now on; `done` is told how much is held of them.
@@ -75,6 +78,7 @@ class StageExecutor {
   std::map<std::string, int> rank_of_;    // devices in workers_
   std::unique_ptr<WorkerGroup> workers_;  // of the whole plan, for crossings
   std::unique_ptr<WorkerGroup> group_;    // of the stage; null: a single rank
+  std::unique_ptr<RankSums> sums_;        // of its ranks; null: by way of the host
   std::unique_ptr<StageModel> model_;
   BlockTables tables_;
   at::Tensor incoming_;         // rows for model_, on its device

@@ -105,7 +105,7 @@ struct StageModel::Impl {
   std::int64_t kv_bytes = 0;
   std::vector<LayerExperts> experts_taken;
 
-  Impl(const StageSpec& spec, WorkerGroup* group, const ComputeDevice& device);
+  Impl(const StageSpec& spec, WorkerGroup* group, const ComputeDevice& device, const RankSums* sums = nullptr);
 
   const Span& kv_heads_of(std::int64_t layer) const { return shard.kv_heads[spec.arch.kind_index(layer)]; }
   CacheShape cache_shape(std::int64_t layer, std::int64_t blocks) const {
@@ -134,6 +134,14 @@ struct StageModel::Impl {
   std::int64_t block_count() const {
     return (spec.kv_tokens + spec.limits.block_tokens - 1) / spec.limits.block_tokens;
   }
+  // Whether the ranks of the stage add up on their devices, all that there is to add in a step of `count` rows.
+  bool sums_on_device(std::int64_t count) const {
+    if (spec.degree == 1) return true;
+    if (spec.arch.qk_norm == QkNorm::whole) return false;  // plain operations, which allocate
+    std::int64_t columns = std::max(spec.arch.hidden, spec.arch.embedding_dim);
+    for (const LayerKind& kind : spec.arch.kinds) columns = std::max(columns, kind.experts.count);
+    return collectives.on_device(bytes_of(DType::fp32, count * columns));
+  }
   // The first `count` rows of a buffer.
   Tensor rows(const char* buffer, std::int64_t count) const { return buffers.at(buffer).narrow(0, 0, count); }
 
@@ -149,8 +157,8 @@ struct StageModel::Impl {
   void note_experts(std::int64_t layer, std::int64_t tokens);
 };
 
-StageModel::Impl::Impl(const StageSpec& stage, WorkerGroup* group, const ComputeDevice& on)
-    : spec(stage), device(on), own_ops(on.make_ops()), ops(*own_ops), collectives(group, on) {
+StageModel::Impl::Impl(const StageSpec& stage, WorkerGroup* group, const ComputeDevice& on, const RankSums* sums)
+    : spec(stage), device(on), own_ops(on.make_ops()), ops(*own_ops), collectives(group, on, sums) {
   MOTLEY_CHECK(spec.rank >= 0 && spec.rank < spec.degree);
   if (spec.offload && device.has_own_memory()) check_offload_apart(*spec.offload);
   const auto check_type = [](DType type, Use use) {
@@ -433,10 +441,10 @@ StageModel::StageModel(const StageSpec& spec, const std::filesystem::path& model
 
 StageModel::StageModel(const StageSpec& spec, const std::filesystem::path& model, WorkerGroup* group,
                        const ComputeDevice& device, const std::function<void(double)>& progress,
-                       std::unique_ptr<StageModel> earlier, std::uint64_t epoch,
-                       const std::set<std::int64_t>& parting) {
+                       std::unique_ptr<StageModel> earlier, std::uint64_t epoch, const std::set<std::int64_t>& parting,
+                       const RankSums* sums) {
   const c10::InferenceMode guard;
-  impl_ = std::make_unique<Impl>(spec, group, device);
+  impl_ = std::make_unique<Impl>(spec, group, device, sums);
   RetainedTensors tensors;
   if (earlier) {
     tensors = std::move(earlier->impl_->weights.held);
@@ -534,9 +542,9 @@ Tensor StageModel::forward(const Step& step, const Tensor& incoming, const std::
     m.device.wait_for_thread();  // the batch before has its numbers
     m.begin(batch, tokens, positions);
   };
-  // Steps of one token per sequence differ in numbers on the device alone; sums over ranks pass through the host, and
-  // blocks that stream are waited for.
-  const bool repeats = m.spec.degree == 1 && !m.spec.offload && !has_states(m.spec.arch) &&
+  // Steps of one token per sequence differ in numbers on the device alone, unless sums over ranks pass through the
+  // host; and blocks that stream are waited for.
+  const bool repeats = m.sums_on_device(count) && !m.spec.offload && !has_states(m.spec.arch) &&
                        std::ssize(sequences) == count && step.answer == Answer::tokens;
   m.experts_taken.clear();
   const auto run = [&] {

@@ -21,6 +21,7 @@ namespace motley {
 
 struct StageWeights;
 struct PlainDraw;
+class RankSums;
 
 class StageModel {
  public:
@@ -31,9 +32,10 @@ class StageModel {
   // What `earlier` holds of this part of the same model stays as it is: weights of the same slices, and keys and values
   // of the same layers and heads, in the blocks that both have room for; the rest of `earlier` is let go first, but for
   // the keys and values of layers that it is to hand over. Keys and values that were not held count from `epoch` on.
+  // `sums` may be null: the group's ranks then add up by way of the host.
   StageModel(const StageSpec& spec, const std::filesystem::path& model, WorkerGroup* group, const ComputeDevice& device,
              const std::function<void(double)>& progress, std::unique_ptr<StageModel> earlier, std::uint64_t epoch,
-             const std::set<std::int64_t>& parting = {});
+             const std::set<std::int64_t>& parting = {}, const RankSums* sums = nullptr);
   // Its weights alone: good for nothing but to be the `earlier` of another.
   static std::unique_ptr<StageModel> preload(const StageSpec& spec, const std::filesystem::path& model,
                                              const ComputeDevice& device, const std::function<void(double)>& progress);
