@@ -39,6 +39,7 @@ for name in "${names[@]}"; do
     plans) python3 bench/machines/plans.py "$@" ;;
     wan) python3 bench/machines/wan.py "$@" ;;
     tls) python3 bench/machines/tls.py "$@" ;;
+    crossing) python3 bench/machines/crossing.py "$@" ;;
     llama-rpc) .venv-reference/bin/python bench/machines/llama_rpc.py "$@" ;;
     streams) python3 bench/streams/run.py "$@" ;;
     bodies) python3 bench/bodies/run.py "$@" ;;
@@ -48,6 +49,6 @@ for name in "${names[@]}"; do
     offload) .venv-reference/bin/python bench/offload/run.py "$@" ;;
     kv-types) .venv-reference/bin/python bench/decode/kv_types.py "$@" ;;
     decode) .venv-reference/bin/python bench/decode/run.py "$@" ;;
-    *) printf 'error: there is no benchmark "%s"\n\nhint: known: planning, placement, chain, training, training-joint, simulating, renting, training-measured, predicted, mixtures, steps, steps-shared, steps-measured, planning-collectives, collectives, joining, learning, decode, kv-types, serving, offload, offload-placements, offload-schedules, faults, join, recovery, steps-trained, weight-lag, steps-predicted, steps-saved, steps-two-sites, losses, plans, wan, tls, llama-rpc, streams, bodies\n' "$name" >&2; exit 2 ;;
+    *) printf 'error: there is no benchmark "%s"\n\nhint: known: planning, placement, chain, training, training-joint, simulating, renting, training-measured, predicted, mixtures, steps, steps-shared, steps-measured, planning-collectives, collectives, joining, learning, decode, kv-types, serving, offload, offload-placements, offload-schedules, faults, join, recovery, steps-trained, weight-lag, steps-predicted, steps-saved, steps-two-sites, losses, plans, wan, tls, crossing, llama-rpc, streams, bodies\n' "$name" >&2; exit 2 ;;
   esac
 done

@@ -10,6 +10,7 @@
 
 #include "motley/base/error.hpp"
 #include "motley/engine/device/accelerator.hpp"
+#include "motley/engine/device/stream_order.hpp"
 #include "motley/engine/ops/ops.hpp"
 
 namespace motley {
@@ -18,7 +19,6 @@ namespace {
 class LibraryDevice final : public Accelerator {
  public:
   explicit LibraryDevice(int index) : Accelerator(at::Device(at::kPrivateUse1, static_cast<at::DeviceIndex>(index))) {}
-  using Accelerator::use_own_stream;
 
   std::optional<std::int64_t> free_bytes() const override {
     const auto [free, total] = c10::getDeviceAllocator(at::kPrivateUse1)->getMemoryInfo(place().index());
@@ -52,7 +52,7 @@ const ComputeDevice& open_library_device(const std::string& path, int index, con
     throw Error(ErrorCode::environment, fmt::format("{}: {} has {} devices", name, path, count),
                 fmt::format("the last one is {}", count - 1));
   const LibraryDevice& device = devices.try_emplace(index, index).first->second;
-  device.use_own_stream();
+  use_own_stream(device);
   return device;
 }
 

@@ -162,7 +162,7 @@ std::vector<Buffer> activation_buffers(const Architecture& arch, const ModelPart
   if (shared_gate) buffers.push_back({"shared_share", DType::fp32, {tokens, 1}});
   if (own_norms) buffers.push_back({"routed_output", type, {tokens, arch.hidden}});
   if (arch.qk_norm == QkNorm::whole) buffers.push_back({"squares", DType::fp32, {tokens, 2}});
-  if (!part.embedding) buffers.push_back({"incoming", type, {tokens, arch.hidden}});
+  if (!part.embedding) buffers.push_back({"incoming", type, {2 * tokens, arch.hidden}});
   if (part.embedding && arch.embedding_dim > 0) buffers.push_back({"embedded", type, {tokens, arch.embedding_dim}});
   if (part.head) {
     buffers.push_back({"last", type, {sequences, arch.hidden}});

@@ -95,10 +95,10 @@ TEST(Memory, ActivationsByHand) {
   const Shard whole = make_shards(arch, 1).front();
   const StepLimits limits{.max_tokens = 32, .max_sequences = 4};
   // T = 32: ids and positions 256 B each; hidden, normed, query, attention, projected 32x8 fp32 = 1024 B each; key,
-  // value 32x4 = 512 B each; gate, up 32x16 = 2048 B each; incoming 1024 B.
-  const std::int64_t middle = 2 * 256 + 5 * 1024 + 2 * 512 + 2 * 2048 + 1024;
+  // value 32x4 = 512 B each; gate, up 32x16 = 2048 B each; incoming 2 x 1024 B.
+  const std::int64_t middle = 2 * 256 + 5 * 1024 + 2 * 512 + 2 * 2048 + 2048;
   EXPECT_EQ(activation_bytes(arch, {.layers = {0, 1}}, whole, DType::fp32, limits), middle);
-  EXPECT_EQ(activation_bytes(arch, {.layers = {0, 1}, .embedding = true}, whole, DType::fp32, limits), middle - 1024);
+  EXPECT_EQ(activation_bytes(arch, {.layers = {0, 1}, .embedding = true}, whole, DType::fp32, limits), middle - 2048);
   // The head adds last 4x8 fp32 = 128 B and logits 4x32 fp32 = 512 B.
   EXPECT_EQ(activation_bytes(arch, {.layers = {0, 1}, .head = true}, whole, DType::fp32, limits), middle + 128 + 512);
   // In bf16 what is fp32 or int64 by itself stays: ids and logits.

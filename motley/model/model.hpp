@@ -217,7 +217,7 @@ struct Buffer {
 //   with a shared gate  shared_share [T, 1], fp32
 //   with norms of both  routed_output [T, hidden]
 //   with whole q/k norm squares [T, 2], fp32
-//   not the first       incoming [T, hidden]
+//   not the first       incoming [2 T, hidden]: rows of a step, and those of the next that come meanwhile
 //   embedding projected embedded [T, embedding_dim] with the embedding, last_embedded [S, embedding_dim] with the head
 //   with the head       last [S, hidden]; logits [S, V] fp32; all_logits [S, vocabulary] fp32 where vocabulary is cut
 //                       (rank 0 alone fills it; all ranks count it, so that the ranks of a stage stay alike)

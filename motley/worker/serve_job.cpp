@@ -58,7 +58,8 @@ void tell(ControlConnection& control, const Message& message) {
       if (executor) ahead.end_into(*executor->model());
       if (executor) executor->leave_ranks();
       executor = std::make_unique<StageExecutor>(LaunchedPart{std::move(*launch), work.stop}, plan, self, device,
-                                                 control, fabric, executor ? executor->model() : preloaded, activity);
+                                                 control, fabric, executor ? executor->retire() : preloaded, activity);
+      queue.announce_steps([&executor = *executor](const Step& step) { executor.expect(step); });
       interrupted = false;
     } else if (const Preload* asked = std::get_if<Preload>(&work.message); asked != nullptr && executor) {
       executor->load_ahead(*asked, ahead, [&control] { tell(control, Preloaded{}); });

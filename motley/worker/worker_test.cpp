@@ -538,8 +538,9 @@ TEST(Worker, NamesThePeerThatDied) {
   for (const std::string transport : {"shm", "tcp"}) {
     EXPECT_THAT(failure_of_last(plan_of({{8, {0.5, 0.5}}}), transport, 1),
                 testing::AllOf(testing::StartsWith("stage s0: lost rank 1: "), testing::EndsWith("(box/1)")));
-    EXPECT_THAT(failure_of_last(plan_of({{4, {1}}, {4, {1}}}), transport, 0),
-                testing::AllOf(testing::StartsWith("between stages: lost rank 0: "), testing::EndsWith("(box/0)")));
+    EXPECT_THAT(
+        failure_of_last(plan_of({{4, {1}}, {4, {1}}}), transport, 0),
+        testing::AllOf(testing::StartsWith("rows from box/0 to box/1: lost rank 0: "), testing::EndsWith("(box/0)")));
   }
 }
 

@@ -139,22 +139,4 @@ std::vector<std::int64_t> crossing_bounds(std::int64_t rows, int receivers) {
 
 int crossing_sender(int receiver, int senders, int receivers) { return receiver * senders / receivers; }
 
-void send_crossing(WorkerGroup& workers, std::span<const std::byte> tensor, std::int64_t rows, int rank, int senders,
-                   std::span<const int> receivers) {
-  const int degree = static_cast<int>(receivers.size());
-  const auto bounds = in_bytes(crossing_bounds(rows, degree), tensor.size());
-  for (int j = 0; j < degree; ++j) {
-    const auto index = static_cast<std::size_t>(j);
-    if (crossing_sender(j, senders, degree) == rank) workers.send(interval(tensor, bounds, index), receivers[index]);
-  }
-}
-
-void receive_crossing(WorkerGroup& workers, std::span<std::byte> tensor, std::int64_t rows, int sender,
-                      WorkerGroup* stage, const std::function<void()>& received) {
-  const auto bounds = in_bytes(crossing_bounds(rows, stage != nullptr ? stage->size() : 1), tensor.size());
-  workers.receive(interval(tensor, bounds, static_cast<std::size_t>(stage != nullptr ? stage->rank() : 0)), sender);
-  if (received) received();
-  if (stage != nullptr) stage->all_gather(tensor, bounds);
-}
-
 }  // namespace motley

@@ -4,7 +4,6 @@
 
 #include <cstddef>
 #include <cstdint>
-#include <functional>
 #include <span>
 #include <stop_token>
 #include <string>
@@ -85,13 +84,5 @@ class WorkerGroup {
 // sender rank j * a / b to receiver rank j, and the receivers gather all rows. Empty intervals send nothing.
 std::vector<std::int64_t> crossing_bounds(std::int64_t rows, int receivers);
 int crossing_sender(int receiver, int senders, int receivers);
-
-// One rank's part of the crossing of a tensor that all `senders` ranks hold. `receivers` are the ranks in `workers` of
-// the next stage's ranks; `sender` is that of the one that crossing_sender() names; `stage` is the receiving stage's
-// group, nullptr for a single rank. `rows` is not 0. `received` is called before the receivers gather.
-void send_crossing(WorkerGroup& workers, std::span<const std::byte> tensor, std::int64_t rows, int rank, int senders,
-                   std::span<const int> receivers);
-void receive_crossing(WorkerGroup& workers, std::span<std::byte> tensor, std::int64_t rows, int sender,
-                      WorkerGroup* stage, const std::function<void()>& received = {});
 
 }  // namespace motley

@@ -266,30 +266,6 @@ TEST(Crossing, BoundsCoverAllRowsAndSendersAreFair) {
   EXPECT_EQ(crossing_bounds(2, 4), (std::vector<std::int64_t>{0, 0, 1, 1, 2}));
 }
 
-TEST_P(WorkerGroups, EveryReceiverOfACrossingEndsWithTheTensor) {
-  for (int a = 1; a <= 4; ++a)
-    for (int b = 1; b <= 4; ++b) {
-      std::vector<int> receivers;
-      for (int j = 0; j < b; ++j) receivers.push_back(a + j);
-      const LinkedGroups workers(GetParam(), a + b), stage(GetParam(), b);
-      for (std::int64_t rows = 1; rows <= 17; rows += 4) {
-        const auto sent = pattern(static_cast<std::size_t>(rows * 12), static_cast<unsigned>(rows));
-        std::vector<std::vector<std::byte>> received(stage.size(), std::vector<std::byte>(sent.size()));
-        all_ranks(a + b, [&](std::size_t r) {
-          const int rank = static_cast<int>(r);
-          if (rank < a) {
-            send_crossing(*workers[r], sent, rows, rank, a, receivers);
-          } else {
-            const std::size_t j = r - static_cast<std::size_t>(a);
-            receive_crossing(*workers[r], received[j], rows, crossing_sender(rank - a, a, b),
-                             b > 1 ? stage[j].get() : nullptr);
-          }
-        });
-        for (const auto& copy : received) EXPECT_EQ(copy, sent) << a << " -> " << b << ", " << rows << " rows";
-      }
-    }
-}
-
 // Of this process, those of other tests among them.
 int shared_mappings() {
   std::ifstream maps("/proc/self/maps");

@@ -155,9 +155,8 @@ struct Rank {
   std::string backend;
   DType crossing_type = DType::fp32;
   std::unique_ptr<WorkerGroup> group;    // of the stage; null: a single rank
-  std::unique_ptr<WorkerGroup> workers;  // of all stages
-  int from_previous = -1;                // who sends; -1: the first stage
-  std::vector<int> to_next;              // who may receive; none: the last stage
+  WorkerGroup* from_previous = nullptr;  // with who sends; null: the first stage
+  std::vector<WorkerGroup*> to_next;     // with each receiver, null where another rank sends; none: the last stage
   Queue<std::optional<Step>> steps;
   StageModel::Allocated allocated;
 };
@@ -219,7 +218,6 @@ Pipeline::Pipeline(const CheckCase& check, const CheckLayout& layout, const Arch
 }
 
 void Pipeline::connect(const CheckLayout& layout) {
-  int first = 0;  // rank of the stage's first among all
   for (std::size_t s = 0; s < stages_.size(); ++s) {
     const auto& stage = stages_[s];
     const int degree = static_cast<int>(stage.size());
@@ -230,16 +228,15 @@ void Pipeline::connect(const CheckLayout& layout) {
     }
     if (s + 1 == stages_.size()) break;
     const auto& next = stages_[s + 1];
-    const int receivers = static_cast<int>(next.size());
-    for (int j = 0; j < receivers; ++j) {
-      next[static_cast<std::size_t>(j)]->from_previous = first + crossing_sender(j, degree, receivers);
-      for (Rank* rank : stage) rank->to_next.push_back(first + degree + j);
+    for (std::size_t j = 0; j < next.size(); ++j) {
+      const auto sender =
+          static_cast<std::size_t>(crossing_sender(static_cast<int>(j), degree, static_cast<int>(next.size())));
+      const auto& pair =
+          *links_.emplace_back(std::make_unique<LinkedGroups>(layout.transport, 2, 0, fmt::format("rows {} {}", s, j)));
+      next[j]->from_previous = pair[1].get();
+      for (std::size_t r = 0; r < stage.size(); ++r) stage[r]->to_next.push_back(r == sender ? pair[0].get() : nullptr);
     }
-    first += degree;
   }
-  auto& workers = *links_.emplace_back(
-      std::make_unique<LinkedGroups>(layout.transport, static_cast<int>(ranks_.size()), 0, "between stages"));
-  for (std::size_t r = 0; r < ranks_.size(); ++r) ranks_[r]->workers = std::move(workers[r]);
 }
 
 void serve_steps(Rank& rank, const std::string& folder, Queue<Logits>& logits) {
@@ -257,22 +254,20 @@ void serve_steps(Rank& rank, const std::string& folder, Queue<Logits>& logits) {
   if (std::abs(total - planned) * 100 > planned)
     throw Error(ErrorCode::internal, fmt::format("{} bytes allocated where {} were planned", total, planned));
 
-  CrossingReceiver receiver;
+  std::optional<CrossingReceiver> receiver;
+  if (rank.from_previous != nullptr) receiver.emplace(device, model.incoming_buffer(), rank.group.get());
   CrossingSender sender(device);
-  at::Tensor buffer;
   while (const std::optional<Step> step = rank.steps.pop()) {
     std::int64_t tokens = 0;
     for (const StepSequence& sequence : step->sequences) tokens += sequence.count;
     at::Tensor incoming;
-    if (rank.from_previous >= 0) {
-      incoming = model.incoming_buffer().narrow(0, 0, tokens);
-      const at::Tensor host = device.host_space(incoming, buffer);
-      receiver.receive(*rank.workers, host, rank.crossing_type, rank.from_previous, rank.group.get());
-      if (!host.is_same(incoming)) incoming.copy_(host);
+    if (receiver) {
+      receiver->expect({step->step, tokens, rank.crossing_type, rank.from_previous});
+      incoming = receiver->take(step->step);
     }
     const at::Tensor hidden = model.forward(*step, incoming);
-    if (!rank.to_next.empty())
-      sender.send(*rank.workers, hidden, rank.crossing_type, spec.rank, spec.degree, rank.to_next);
+    if (receiver) receiver->release();
+    if (!rank.to_next.empty()) sender.post(hidden, rank.crossing_type, rank.to_next);
     if (!spec.head) continue;
     at::Tensor rows = model.logits(*step, hidden);
     if (spec.rank == 0 && rows.size(0) > 0) {

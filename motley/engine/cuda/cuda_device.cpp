@@ -13,6 +13,7 @@
 #include "motley/engine/cuda/cuda_ops.hpp"
 #include "motley/engine/device/accelerator.hpp"
 #include "motley/engine/device/device_errors.hpp"
+#include "motley/engine/device/stream_order.hpp"
 
 namespace motley {
 namespace {
@@ -58,7 +59,6 @@ class CudaDevice final : public Accelerator {
     peer_memory_.emplace(*kernels_, *this);
     sums_.emplace(*kernels_, *this);
   }
-  using Accelerator::use_own_stream;
 
   std::optional<std::int64_t> free_bytes() const override {
     std::int64_t free = 0, total = 0;
@@ -104,7 +104,7 @@ const ComputeDevice& open_cuda_device(int index, const std::string& name) {
   check_cuda_device(index, name);
   const std::lock_guard lock(mutex);
   const CudaDevice& device = devices.try_emplace(index, index).first->second;
-  device.use_own_stream();
+  use_own_stream(device);
   return device;
 }
 

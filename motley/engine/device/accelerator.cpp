@@ -43,11 +43,4 @@ void* Accelerator::stream() const {
   return c10::impl::VirtualGuardImpl(place().type()).getStream(place()).native_handle();
 }
 
-void Accelerator::use_own_stream() const {
-  const c10::impl::VirtualGuardImpl guard(place().type());
-  guard.setDevice(place());
-  if (guard.getStream(place()) == guard.getDefaultStream(place()))
-    guard.exchangeStream(guard.getStreamFromGlobalPool(place()));
-}
-
 }  // namespace motley

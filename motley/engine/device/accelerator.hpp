@@ -16,11 +16,6 @@ class Accelerator : public ComputeDevice {
   void wait_for_thread() const override;
   void* stream() const override;
 
- protected:
-  // This thread's work on the device goes to a stream of its own from now on. The default stream cannot be recorded
-  // (Ops::run()), and would make threads wait for each other.
-  void use_own_stream() const;
-
  private:
   // What LibTorch's allocator for the device says.
   class Meter final : public MemoryMeter {

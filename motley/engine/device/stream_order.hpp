@@ -9,6 +9,10 @@
 
 namespace motley {
 
+// This thread's work on the device goes to a stream of its own from now on. The default stream cannot be recorded
+// (Ops::run()), and would make threads wait for each other.
+void use_own_stream(const ComputeDevice& device);
+
 // A moment in what a thread asks of a device; null where work is done as it is asked.
 using StreamMoment = std::shared_ptr<c10::Event>;
 
@@ -16,6 +20,8 @@ using StreamMoment = std::shared_ptr<c10::Event>;
 StreamMoment moment_on(const ComputeDevice& device);
 // What this thread asks of the device from now on begins after that moment. The host does not wait.
 void come_after(const StreamMoment& moment, const ComputeDevice& device);
+// The host waits, and leaves its processor to others where that takes long.
+void wait_until(const StreamMoment& moment);
 
 // This thread goes on with values that another has made. A device's allocator keeps memory for the stream that it was
 // allocated on, and what other streams still do with it once it is freed counts only where they were recorded.

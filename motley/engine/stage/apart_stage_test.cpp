@@ -9,7 +9,6 @@
 #include "motley/engine/device/apart_device_test.hpp"
 #include "motley/engine/device/host_memory.hpp"
 #include "motley/engine/stage/cache_handover.hpp"
-#include "motley/engine/stage/crossing.hpp"
 #include "motley/engine/stage/random_model_test.hpp"
 #include "motley/engine/stage/stage_model.hpp"
 #include "motley/workers/linked_groups_test.hpp"
@@ -148,22 +147,6 @@ TEST_F(ApartStageTest, MeetsItsOtherRanks) {
     }));
   expect_close(ranks[0].get(), expected, 1e-5);
   ranks[1].get();
-}
-
-TEST_F(ApartStageTest, SendsItsRowsOn) {
-  const c10::InferenceMode guard;
-  const ComputeDevice& device = apart_device();
-  const at::Tensor hidden = at::randn({5, 64});
-  for (const DType type : {DType::fp32, DType::bf16, DType::int8}) {
-    LinkedGroups groups("shm", 2);
-    auto sent = std::async(std::launch::async, [&] {
-      CrossingSender(device).send(*groups[0], hidden.to(device.place()), type, 0, 1, std::vector<int>{1});
-    });
-    const at::Tensor rows = at::empty_like(hidden);
-    CrossingReceiver().receive(*groups[1], rows, type, 0, nullptr);
-    sent.get();
-    EXPECT_LT((rows - hidden).abs().max().item<float>(), type == DType::fp32 ? 1e-9 : 0.05) << name_of(type);
-  }
 }
 
 }  // namespace

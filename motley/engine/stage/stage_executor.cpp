@@ -20,7 +20,7 @@
 namespace motley {
 namespace {
 
-constexpr const char* crossings_name = "between stages";
+constexpr const char* workers_name = "workers";
 constexpr double connect_timeout_s = 10;  // for the other workers to connect, too
 
 StageSpec spec_of(const ServePlan& plan, const Assignment& assignment) {
@@ -100,20 +100,20 @@ StageExecutor::StageExecutor(const LaunchedPart& part, ServePlan plan, const Cal
     : self_(self),
       activity_(activity),
       epoch_(part.launch.epoch),
-      stop_(part.stop),
+      with_launch_(part.stop, [this] { ended_.request_stop(); }),
       plan_(std::move(plan)),
       assignment_(assignment_of(plan_, self.device)),
       device_(device),
-      tables_((assignment_.stage->kv_tokens + plan_.step.block_tokens - 1) / plan_.step.block_tokens),
-      sender_(device) {
+      tables_((assignment_.stage->kv_tokens + plan_.step.block_tokens - 1) / plan_.step.block_tokens) {
   const Instant start = Clock::now();
   const Launch& launch = part.launch;
   const std::string kernels = device_.kernels();  // refused, if so, before any work
-  connect(part, fabric);
+  connect(launch, fabric);
   meet_peers();
   if (group_)
     sums_ = RankSums::meet(*group_, device_, bytes_of(DType::fp32, plan_.step.max_tokens * plan_.model.arch.hidden),
                            best_sum_way(), stop_);
+  connect_rows(launch, fabric);
   control.send(Progress{"connect", 1});
 
   const Stage& stage = *assignment_.stage;
@@ -131,7 +131,9 @@ StageExecutor::StageExecutor(const LaunchedPart& part, ServePlan plan, const Cal
 
   const StageModel::Allocated bytes = model_->allocated();
   check_allocation(self.device, assignment_.memory, {bytes.weights, bytes.kv, bytes.activations});
-  if (!stage.embedding) incoming_ = model_->incoming_buffer();
+  sender_ = std::make_unique<CrossingSender>(device_);
+  if (!stage.embedding)
+    receiver_ = std::make_unique<CrossingReceiver>(device_, model_->incoming_buffer(), group_.get());
   control.send(Ready{.weight_bytes = bytes.weights,
                      .kv_bytes = bytes.kv,
                      .activation_bytes = bytes.activations,
@@ -155,26 +157,61 @@ void StageExecutor::load_standby(LoadAhead& ahead, std::function<void(std::int64
   ahead.begin_standby(spec_of(plan_, assignment_), self_.model_folder, device_, *model_, std::move(done));
 }
 
-void StageExecutor::connect(const LaunchedPart& part, Fabric& fabric) {
-  const std::vector<WorkerAddress>& addresses = part.launch.workers;
-  const std::vector<std::string>& devices = part.launch.devices;
-  if (addresses.size() != devices.size())
-    throw Error(ErrorCode::peer, fmt::format("{} addresses for {} workers", addresses.size(), devices.size()));
+std::unique_ptr<StageModel>& StageExecutor::retire() {
+  ended_.request_stop();
+  sender_.reset();
+  receiver_.reset();
+  return model_;
+}
+
+std::unique_ptr<WorkerGroup> StageExecutor::group_of(const Launch& launch, Fabric& fabric, const std::string& name,
+                                                     const std::vector<std::string>& members,
+                                                     std::int64_t window_bytes) const {
+  std::vector<WorkerAddress> addresses;
+  for (const std::string& device : members)
+    addresses.push_back(launch.workers[static_cast<std::size_t>(rank_of_.at(device))]);
+  const auto rank = static_cast<int>(std::ranges::find(members, self_.device) - members.begin());
+  return std::make_unique<WorkerGroup>(name, members, rank, epoch_, addresses, fabric, connect_timeout_s,
+                                       ended_.get_token(), window_bytes);
+}
+
+void StageExecutor::connect(const Launch& launch, Fabric& fabric) {
+  const std::vector<std::string>& devices = launch.devices;
+  if (launch.workers.size() != devices.size())
+    throw Error(ErrorCode::peer, fmt::format("{} addresses for {} workers", launch.workers.size(), devices.size()));
   for (std::size_t rank = 0; rank < devices.size(); ++rank) rank_of_[devices[rank]] = static_cast<int>(rank);
   for (const std::string& device : worker_devices(plan_))
     if (!rank_of_.contains(device)) throw Error(ErrorCode::peer, fmt::format("no address for {}", device));
-  const auto group = [&](const std::string& name, const std::vector<std::string>& members, int rank,
-                         std::int64_t window_bytes) {
-    std::vector<WorkerAddress> of_members;
-    for (const std::string& device : members)
-      of_members.push_back(addresses[static_cast<std::size_t>(rank_of_.at(device))]);
-    return std::make_unique<WorkerGroup>(name, members, rank, part.launch.epoch, of_members, fabric, connect_timeout_s,
-                                         part.stop, window_bytes);
-  };
-  // A stage that has sent its rows goes on to the next step, and the one after.
-  workers_ = group(crossings_name, devices, rank_of_.at(self_.device), 2 * largest_frame_bytes(plan_));
+  workers_ = group_of(launch, fabric, workers_name, devices, 0);
   const Stage& stage = *assignment_.stage;
-  if (assignment_.degree > 1) group_ = group("stage " + stage.id, stage.devices, assignment_.rank, 0);
+  if (assignment_.degree > 1) group_ = group_of(launch, fabric, "stage " + stage.id, stage.devices, 0);
+}
+
+// In the same order at all workers, so that none waits for one that waits for another. Rows that pass from GPU to GPU
+// need no group.
+void StageExecutor::connect_rows(const Launch& launch, Fabric& fabric) {
+  std::set<std::pair<int, int>> pairs;
+  for (const Route& route : plan_.routes)
+    for (std::size_t hop = 0; hop + 1 < route.path.size(); ++hop) {
+      // A worker knows its stage and those next to it.
+      if (route.path[hop].stage != assignment_.stage->id && route.path[hop + 1].stage != assignment_.stage->id)
+        continue;
+      const std::vector<std::string>&from = plan_.stage(route.path[hop].stage).devices,
+            &to = plan_.stage(route.path[hop + 1].stage).devices;
+      const int senders = static_cast<int>(from.size()), receivers = static_cast<int>(to.size());
+      for (int j = 0; j < receivers; ++j)
+        pairs.emplace(rank_of_.at(from[static_cast<std::size_t>(crossing_sender(j, senders, receivers))]),
+                      rank_of_.at(to[static_cast<std::size_t>(j)]));
+    }
+  for (const auto& pair : pairs) {
+    const auto& [from, to] = pair;
+    if ((from != workers_->rank() && to != workers_->rank()) || to_peers_.contains(to) || from_peers_.contains(from))
+      continue;
+    const std::string &sender = launch.devices[static_cast<std::size_t>(from)],
+                      &receiver = launch.devices[static_cast<std::size_t>(to)];
+    rows_[pair] = group_of(launch, fabric, fmt::format("rows from {} to {}", sender, receiver), {sender, receiver},
+                           2 * largest_frame_bytes(plan_));
+  }
 }
 
 // Pairs of ranks in workers_, sender and receiver, whose rows may pass from GPU to GPU of one machine: the receiver
@@ -223,10 +260,11 @@ const RoutePlace& StageExecutor::place_on_route(const Step& step) const {
 
 namespace {
 
-// How many rows cross; what else a step says is checked by the model.
-std::int64_t count_tokens(const Step& step, std::int64_t max_tokens) {
+// How many rows come to the `number`-th stage of the route; what else a step says is checked by the model.
+std::int64_t count_tokens(const Step& step, std::size_t number, std::int64_t max_tokens) {
   std::int64_t tokens = 0;
   for (const StepSequence& sequence : step.sequences) {
+    if (!passes(sequence, number)) continue;
     if (sequence.count < 1 || sequence.count > max_tokens - tokens)
       throw Error(ErrorCode::peer, fmt::format("step {}: {} tokens of sequence {} after {} others, at most {} fit",
                                                step.step, sequence.count, sequence.sequence, tokens, max_tokens));
@@ -249,6 +287,22 @@ std::int64_t take_parts(Step& step, std::size_t number) {
 
 }  // namespace
 
+// What is wrong with a step is said when it is executed.
+void StageExecutor::expect(const Step& step) {
+  ArrivingRows rows{.step = step.step};
+  try {
+    const RoutePlace& place = place_on_route(step);
+    if (!receives(place)) return;
+    rows.rows = count_tokens(step, place.number, most_tokens());
+    rows.type = place.received_in;
+    const int from = sender_of(place);
+    if (!from_peers_.contains(from)) rows.from = rows_.at({from, workers_->rank()}).get();
+  } catch (const Error&) {
+    return;
+  }
+  receiver_->expect(rows);
+}
+
 StepResult StageExecutor::execute(Step step) {
   const Instant start = Clock::now();
   const double waited_before_s = waited_s();
@@ -256,19 +310,22 @@ StepResult StageExecutor::execute(Step step) {
   activity_.set(epoch_, step_, Doing::computing);
   const RoutePlace& place = place_on_route(step);
   const std::int64_t rows_onwards = take_parts(step, place.number);
-  const std::int64_t tokens = count_tokens(step, plan_.step.max_tokens * assignment_.stage->batches());
+  count_tokens(step, place.number, most_tokens());
 
   tables_.complete(step);
-  const at::Tensor incoming = place.previous != nullptr ? receive(place, tokens) : at::Tensor();
+  const at::Tensor incoming = receives(place) ? receive(place) : at::Tensor();
   // A rank may get its whole input from the others of its stage, and waits there for the stages before.
   const double stage_waited_before_s = stage_waited_s();
-  const at::Tensor hidden = model_->forward(step, incoming, stop_);
+  const at::Tensor hidden = model_->forward(step, incoming, ended_.get_token());
+  const StreamMoment computed = moment_on(device_);
+  if (receives(place)) receiver_->release();
   StepResult result{.step = step.step};
   result.experts = model_->experts_taken();
   if (place.next == nullptr)
     use_logits(step, hidden, result);
   else if (rows_onwards > 0)
     send(place, hidden.narrow(0, 0, rows_onwards));
+  if (computed) computed->synchronize();  // the copies of what is sent go on
   if (sums_) sums_->check();
   result.wait_s = waited_s() - waited_before_s;
   result.stage_wait_s = stage_waited_s() - stage_waited_before_s;
@@ -277,35 +334,36 @@ StepResult StageExecutor::execute(Step step) {
   return result;
 }
 
-at::Tensor StageExecutor::receive(const RoutePlace& place, std::int64_t tokens) {
+// Its rank in workers_.
+int StageExecutor::sender_of(const RoutePlace& place) const {
   const std::vector<std::string>& previous = place.previous->devices;
-  const int senders = static_cast<int>(previous.size());
-  const int sender = crossing_sender(assignment_.rank, senders, assignment_.degree);
-  const int from = rank_of_.at(previous[static_cast<std::size_t>(sender)]);
+  const int sender = crossing_sender(assignment_.rank, static_cast<int>(previous.size()), assignment_.degree);
+  return rank_of_.at(previous[static_cast<std::size_t>(sender)]);
+}
+
+at::Tensor StageExecutor::receive(const RoutePlace& place) {
+  const int from = sender_of(place);
   activity_.set(epoch_, step_, Doing::receiving, from);
-  const at::Tensor incoming = incoming_.narrow(0, 0, tokens);
-  if (const auto peer = from_peers_.find(from); peer != from_peers_.end()) {
-    peer->second->receive(*workers_, incoming);
-    activity_.set(epoch_, step_, Doing::computing);
-    return incoming;
-  }
-  const at::Tensor host = device_.host_space(incoming, incoming_buffer_);
-  receiver_.receive(*workers_, host, place.received_in, from, group_.get(), [&] {
-    if (group_) activity_.set(epoch_, step_, Doing::meeting, rank_of_.at(assignment_.stage->devices[0]));
-  });
+  const at::Tensor rows = receiver_->take(
+      step_, [&] { activity_.set(epoch_, step_, Doing::meeting, rank_of_.at(assignment_.stage->devices[0])); });
+  if (const auto peer = from_peers_.find(from); peer != from_peers_.end()) peer->second->receive(*workers_, rows);
   activity_.set(epoch_, step_, Doing::computing);
-  if (!host.is_same(incoming)) incoming.copy_(host);
-  return incoming;
+  return rows;
 }
 
 void StageExecutor::send(const RoutePlace& place, const at::Tensor& hidden) {
-  std::vector<int> receivers;
-  for (const std::string& device : place.next->devices) receivers.push_back(rank_of_.at(device));
-  activity_.set(epoch_, step_, Doing::sending, receivers.front());
-  if (const auto peer = to_peers_.find(receivers.front()); peer != to_peers_.end())
+  const std::vector<std::string>& next = place.next->devices;
+  activity_.set(epoch_, step_, Doing::sending, rank_of_.at(next.front()));
+  if (const auto peer = to_peers_.find(rank_of_.at(next.front())); peer != to_peers_.end()) {
     peer->second->send(*workers_, hidden.to(scalar_type(place.sent_in)).contiguous());
-  else
-    sender_.send(*workers_, hidden, place.sent_in, assignment_.rank, assignment_.degree, receivers);
+  } else {
+    std::vector<WorkerGroup*> receivers;
+    for (const std::string& device : next) {
+      const auto mine = rows_.find({workers_->rank(), rank_of_.at(device)});
+      receivers.push_back(mine != rows_.end() ? mine->second.get() : nullptr);
+    }
+    sender_->post(hidden, place.sent_in, receivers);
+  }
   activity_.set(epoch_, step_, Doing::computing);
 }
 
@@ -389,6 +447,8 @@ void StageExecutor::use_logits(const Step& step, const at::Tensor& hidden, StepR
   }
 }
 
-double StageExecutor::waited_s() const { return workers_->waited_s() + stage_waited_s(); }
+double StageExecutor::waited_s() const {
+  return workers_->waited_s() + stage_waited_s() + sender_->waited_s() + (receiver_ ? receiver_->waited_s() : 0);
+}
 
 }  // namespace motley

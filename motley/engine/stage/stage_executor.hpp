@@ -47,44 +47,55 @@ class StageExecutor {
   // Where GroupBroken is thrown it is as before, or what was made of it.
   StageExecutor(const LaunchedPart& part, ServePlan plan, const CallDriver& self, const ComputeDevice& device,
                 ControlConnection& control, Fabric& fabric, std::unique_ptr<StageModel>& held, ActivityLog& activity);
+  ~StageExecutor() { retire(); }
+  // By any thread, in the order of their execution: steps that will be executed. Their rows may come before.
+  void expect(const Step& step);
   StepResult execute(Step step);
   std::unique_ptr<StageModel>& model() { return model_; }
   // Nothing is added up with them from now on: before another executor meets ranks.
   void leave_ranks() { sums_.reset(); }
+  // No step follows, the launch has ended: whatever is under way is given up, and what is left is the model.
+  std::unique_ptr<StageModel>& retire();
   // What a later launch will need is read from now on, if there is room for it; `done` is called in any case.
   void load_ahead(const Preload& asked, LoadAhead& ahead, std::function<void()> done) const;
   // The copies of other stages' layers are read from now on; `done` is told how much is held of them.
   void load_standby(LoadAhead& ahead, std::function<void(std::int64_t bytes)> done) const;
 
  private:
-  void connect(const LaunchedPart& part, Fabric& fabric);
+  std::unique_ptr<WorkerGroup> group_of(const Launch& launch, Fabric& fabric, const std::string& name,
+                                        const std::vector<std::string>& members, std::int64_t window_bytes) const;
+  void connect(const Launch& launch, Fabric& fabric);
   void meet_peers();
+  void connect_rows(const Launch& launch, Fabric& fabric);
   std::set<std::pair<int, int>> crossings_of_peers() const;
+  bool receives(const RoutePlace& place) const { return receiver_ && place.previous != nullptr; }
+  int sender_of(const RoutePlace& place) const;
   const RoutePlace& place_on_route(const Step& step) const;
-  at::Tensor receive(const RoutePlace& place, std::int64_t tokens);
+  at::Tensor receive(const RoutePlace& place);
   void send(const RoutePlace& place, const at::Tensor& hidden);
   void use_logits(const Step& step, const at::Tensor& hidden, StepResult& result);
+  std::int64_t most_tokens() const { return plan_.step.max_tokens * assignment_.stage->batches(); }
   double waited_s() const;
   double stage_waited_s() const { return group_ ? group_->waited_s() : 0; }
 
   const CallDriver& self_;
   ActivityLog& activity_;
   const std::uint64_t epoch_;
-  const std::stop_token stop_;  // of this part of a plan
+  std::stop_source ended_;  // with this part of a plan
+  std::stop_callback<std::function<void()>> with_launch_;
   std::uint64_t step_ = 0;
   ServePlan plan_;
   Assignment assignment_;
   const ComputeDevice& device_;
   std::map<std::string, int> rank_of_;    // devices in workers_
-  std::unique_ptr<WorkerGroup> workers_;  // of the whole plan, for crossings
+  std::unique_ptr<WorkerGroup> workers_;  // of the whole plan
   std::unique_ptr<WorkerGroup> group_;    // of the stage; null: a single rank
   std::unique_ptr<RankSums> sums_;        // of its ranks; null: by way of the host
   std::unique_ptr<StageModel> model_;
   BlockTables tables_;
-  at::Tensor incoming_;         // rows for model_, on its device
-  at::Tensor incoming_buffer_;  // of the host, where they arrive; undefined where that is `incoming_`
-  CrossingReceiver receiver_;
-  CrossingSender sender_;
+  std::map<std::pair<int, int>, std::unique_ptr<WorkerGroup>> rows_;  // by sender and receiver, ranks in workers_
+  std::unique_ptr<CrossingReceiver> receiver_;
+  std::unique_ptr<CrossingSender> sender_;
   std::map<int, std::unique_ptr<PeerSender>> to_peers_;  // by rank in workers_: of those that agreed
   std::map<int, std::unique_ptr<PeerReceiver>> from_peers_;
 };

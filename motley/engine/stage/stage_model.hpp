@@ -62,7 +62,8 @@ class StageModel {
   // Of the latest step, where it asked for them.
   const std::vector<LayerExperts>& experts_taken() const;
 
-  // Where received rows are put: [max_tokens, hidden]. An inference tensor: operations on it need a c10::InferenceMode.
+  // Where received rows are put, of one step and of the next: [2 max_tokens, hidden]. An inference tensor: operations
+  // on it need a c10::InferenceMode.
   at::Tensor incoming_buffer();
 
   // Logits of these rows of `hidden`, at most max_sequences of them: [rows, vocabulary] fp32 on rank 0 (other ranks

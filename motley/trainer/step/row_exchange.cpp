@@ -1,77 +1,11 @@
 #include "motley/trainer/step/row_exchange.hpp"
 
 #include <algorithm>
-#include <condition_variable>
-#include <deque>
-#include <exception>
-#include <mutex>
-#include <thread>
 
 #include "motley/engine/device/collectives.hpp"
-#include "motley/engine/device/stream_order.hpp"
+#include "motley/engine/stage/row_outbox.hpp"
 
 namespace motley {
-
-// What is to be sent to one worker, in order. Its thread ends when the group does, or with the last message.
-class RowSendQueue {
- public:
-  RowSendQueue(WorkerGroup& group, const ComputeDevice& device)
-      : group_(group), device_(device), thread_([this] { run(); }) {}
-  ~RowSendQueue() {
-    {
-      const std::lock_guard lock(mutex_);
-      closed_ = true;
-    }
-    changed_.notify_one();
-  }
-
-  // What computes them may still be under way.
-  void push(at::Tensor rows) {
-    {
-      const std::lock_guard lock(mutex_);
-      if (failure_) std::rethrow_exception(failure_);
-      queue_.push_back({std::move(rows), moment_on(device_)});
-    }
-    changed_.notify_one();
-  }
-
- private:
-  struct Sent {
-    at::Tensor rows;
-    StreamMoment made;
-  };
-
-  void run() {
-    at::Tensor buffer;
-    for (;;) {
-      Sent sent;
-      {
-        std::unique_lock lock(mutex_);
-        changed_.wait(lock, [&] { return closed_ || !queue_.empty(); });
-        if (queue_.empty()) return;
-        sent = std::move(queue_.front());
-        queue_.pop_front();
-      }
-      try {
-        come_after(sent.made, device_);
-        group_.send(bytes_of(device_.to_host(sent.rows, buffer)), 1);
-      } catch (...) {
-        const std::lock_guard lock(mutex_);
-        failure_ = std::current_exception();
-        return;
-      }
-    }
-  }
-
-  WorkerGroup& group_;
-  const ComputeDevice& device_;
-  std::mutex mutex_;
-  std::condition_variable changed_;
-  std::deque<Sent> queue_;
-  bool closed_ = false;
-  std::exception_ptr failure_;
-  std::jthread thread_;
-};
 
 RowExchange::RowExchange(const TrainConnections& connections, int worker, const ComputeDevice& device)
     : connections_(connections), worker_(worker), device_(device) {}
@@ -87,7 +21,7 @@ void RowExchange::send(const std::vector<RowRegion>& regions, const at::Tensor& 
         continue;
       }
       auto& outbox = outboxes_[part.to];
-      if (!outbox) outbox = std::make_unique<RowSendQueue>(connections_.rows(worker_, part.to), device_);
+      if (!outbox) outbox = std::make_unique<RowOutbox>(connections_.rows(worker_, part.to), 1, device_);
       outbox->push(sent);
     }
 }

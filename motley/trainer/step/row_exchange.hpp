@@ -14,7 +14,7 @@
 
 namespace motley {
 
-class RowSendQueue;
+class RowOutbox;
 
 class RowExchange {
  public:
@@ -34,7 +34,7 @@ class RowExchange {
   int worker_;
   const ComputeDevice& device_;
   at::Tensor buffer_;  // of the host: rows that arrive
-  std::map<int, std::unique_ptr<RowSendQueue>> outboxes_;
+  std::map<int, std::unique_ptr<RowOutbox>> outboxes_;
   std::vector<std::pair<RowTransfer, at::Tensor>> own_;
 };
 

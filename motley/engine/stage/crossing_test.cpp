@@ -1,0 +1,213 @@
+// Rows of steps that go from one stage to the next while both compute.
+#include <c10/core/InferenceMode.h>
+#include <gtest/gtest.h>
+
+#include <atomic>
+#include <future>
+#include <thread>
+
+#include "motley/engine/cpu/cpu_device.hpp"
+#include "motley/engine/device/apart_device_test.hpp"
+#include "motley/engine/stage/crossing.hpp"
+#include "motley/workers/linked_groups_test.hpp"
+
+namespace motley {
+namespace {
+
+constexpr std::int64_t width = 64;
+
+at::Tensor buffers_on(const ComputeDevice& device, std::int64_t rows) {
+  return at::zeros({2 * rows, width}, device.options(at::kFloat));
+}
+
+// Small whole numbers, which int8 keeps nearly and the other types exactly.
+at::Tensor rows_of_step(std::uint64_t step, std::int64_t count) {
+  const at::Tensor first = at::arange(count, at::kFloat).remainder(50) + static_cast<double>(step % 7 + 1);
+  return first.view({count, 1}).expand({count, width}).contiguous();
+}
+
+std::int64_t rows_in(std::uint64_t step, std::int64_t most) {
+  return 1 + static_cast<std::int64_t>(step * step * 7) % most;
+}
+
+// Every rank of a stage of `a` sends steps of at most that many rows to one of `b`, whose ranks compute with them.
+struct Sent {
+  int a = 1, b = 1;
+  DType type = DType::fp32;
+  std::uint64_t steps = 0;
+  std::int64_t most_rows = 0;
+  int work = 0;
+};
+void expect_all_rows(const std::string& kind, const ComputeDevice& device, const Sent& sent) {
+  const int a = sent.a, b = sent.b, work = sent.work;
+  const DType type = sent.type;
+  const std::uint64_t steps = sent.steps;
+  const std::int64_t most_rows = sent.most_rows;
+  std::vector<std::unique_ptr<LinkedGroups>> pairs;
+  for (int j = 0; j < b; ++j) pairs.push_back(std::make_unique<LinkedGroups>(kind, 2));
+  const LinkedGroups stage(kind, b);
+  std::vector<std::future<void>> ranks;
+  for (int rank = 0; rank < a; ++rank)
+    ranks.push_back(std::async(std::launch::async, [&, rank] {
+      const c10::InferenceMode guard;
+      use_own_stream(device);
+      std::vector<WorkerGroup*> receivers;
+      for (int j = 0; j < b; ++j)
+        receivers.push_back(crossing_sender(j, a, b) == rank ? (*pairs[static_cast<std::size_t>(j)])[0].get()
+                                                             : nullptr);
+      CrossingSender sender(device);
+      at::Tensor hidden = device.empty({most_rows, width}, at::kFloat);
+      for (std::uint64_t step = 0; step < steps; ++step) {
+        const std::int64_t count = rows_in(step, most_rows);
+        at::Tensor rows = hidden.narrow(0, 0, count);
+        rows.copy_(rows_of_step(step, count));
+        for (int i = 0; i < work; ++i) rows.add_(1);
+        rows.sub_(work);
+        sender.post(rows, type, receivers);
+        hidden.fill_(-1);  // as the next step does
+      }
+    }));
+  for (int rank = 0; rank < b; ++rank)
+    ranks.push_back(std::async(std::launch::async, [&, rank] {
+      const c10::InferenceMode guard;
+      use_own_stream(device);
+      const auto r = static_cast<std::size_t>(rank);
+      CrossingReceiver receiver(device, buffers_on(device, most_rows), b > 1 ? stage[r].get() : nullptr);
+      for (std::uint64_t step = 0; step < steps; ++step)
+        receiver.expect({step, rows_in(step, most_rows), type, (*pairs[r])[1].get()});
+      std::vector<at::Tensor> sums;
+      for (std::uint64_t step = 0; step < steps; ++step) {
+        const at::Tensor rows = receiver.take(step);
+        at::Tensor sum = at::zeros_like(rows);
+        for (int i = 0; i <= work; ++i) sum.add_(rows);
+        receiver.release();
+        sums.push_back(sum);
+      }
+      for (std::uint64_t step = 0; step < steps; ++step) {
+        const at::Tensor sum = sums[step].cpu() / (work + 1), expected = rows_of_step(step, rows_in(step, most_rows));
+        ASSERT_TRUE(type == DType::int8 ? at::allclose(sum, expected, 1e-2) : sum.equal(expected))
+            << a << " to " << b << " ranks in " << name_of(type) << ", step " << step << ": " << sum[0][0].item<float>()
+            << " for " << expected[0][0].item<float>();
+      }
+    }));
+  for (auto& rank : ranks) rank.get();
+}
+
+TEST(Crossing, EveryReceiverEndsWithAllRows) {
+  for (const std::string kind : {"shm", "tcp"})
+    for (int a = 1; a <= 3; ++a)
+      for (int b = 1; b <= 3; ++b)
+        for (const DType type : {DType::fp32, DType::bf16, DType::int8})
+          expect_all_rows(kind, cpu_device(), {.a = a, .b = b, .type = type, .steps = 4, .most_rows = 40});
+}
+
+TEST(Crossing, CopiesWaitForWhatTheyTakeAndWhatTheyOverwrite) {
+  for (const DType type : {DType::fp32, DType::bf16, DType::int8})
+    for (const std::int64_t most_rows : {40, 400})  // that this thread sends, and more than that
+      expect_all_rows("shm", apart_device(), {.type = type, .steps = 12, .most_rows = most_rows, .work = 10});
+  expect_all_rows("shm", apart_device(), {.a = 2, .b = 2, .steps = 6, .most_rows = 400, .work = 5});
+}
+
+constexpr std::int64_t many_rows = 16384;  // 4 MiB: more than shared memory holds
+
+TEST(Crossing, TheNextStepArrivesDuringThisOne) {
+  for (const std::string kind : {"shm", "tcp"}) {
+    const c10::InferenceMode guard;
+    const LinkedGroups groups(kind, 2);
+    CrossingSender sender(cpu_device());
+    CrossingReceiver receiver(cpu_device(), buffers_on(cpu_device(), many_rows), nullptr);
+    const std::vector<WorkerGroup*> to{groups[0].get()};
+    const auto expect = [&](std::uint64_t step) { receiver.expect({step, many_rows, DType::fp32, groups[1].get()}); };
+    expect(1);
+    sender.post(rows_of_step(1, many_rows), DType::fp32, to);
+    const at::Tensor first = receiver.take(1);
+    sender.post(rows_of_step(2, many_rows), DType::fp32, to);
+    EXPECT_FALSE(receiver.has_next());
+    expect(2);  // the step is announced while the one before is computed
+    expect(3);
+    while (!receiver.has_next()) std::this_thread::yield();
+    EXPECT_TRUE(first.equal(rows_of_step(1, many_rows)));
+    receiver.release();
+    const double waited_s = receiver.waited_s();
+    EXPECT_TRUE(receiver.take(2).equal(rows_of_step(2, many_rows)));
+    EXPECT_EQ(receiver.waited_s(), waited_s) << "they were there";
+    sender.post(rows_of_step(3, many_rows), DType::fp32, to);
+    while (!receiver.has_next()) std::this_thread::yield();
+    receiver.release();
+    EXPECT_TRUE(receiver.take(3).equal(rows_of_step(3, many_rows)));
+  }
+}
+
+TEST(Crossing, ASlowReceiverHoldsUpTheThirdStepAlone) {
+  const LinkedGroups groups("shm", 2);
+  std::atomic<std::uint64_t> posted = 0, taken = 0;
+  constexpr std::uint64_t steps = 6;
+  std::thread sends([&] {
+    const c10::InferenceMode guard;
+    CrossingSender sender(cpu_device());
+    const std::vector<WorkerGroup*> to{groups[0].get()};
+    for (std::uint64_t step = 1; step <= steps; ++step) {
+      at::Tensor rows = rows_of_step(step, many_rows);
+      sender.post(rows, DType::fp32, to);
+      rows.fill_(-1);
+      posted = step;
+      EXPECT_LE(step, taken + 2);
+    }
+  });
+  while (posted < 2) std::this_thread::yield();  // with none received
+  const c10::InferenceMode guard;
+  CrossingReceiver receiver(cpu_device(), buffers_on(cpu_device(), many_rows), nullptr);
+  for (std::uint64_t step = 1; step <= steps; ++step) {
+    receiver.expect({step, many_rows, DType::fp32, groups[1].get()});
+    ++taken;
+    EXPECT_TRUE(receiver.take(step).equal(rows_of_step(step, many_rows)));
+    receiver.release();
+    while (posted < std::min(steps, step + 2)) std::this_thread::yield();
+  }
+  sends.join();
+}
+
+TEST(Crossing, WhatThreadsMeetIsThrownWhereStepsAreComputed) {
+  const c10::InferenceMode guard;
+  LinkedGroups groups("shm", 2);
+  CrossingReceiver receiver(cpu_device(), buffers_on(cpu_device(), many_rows), nullptr);
+  {
+    CrossingSender sender(cpu_device());
+    const std::vector<WorkerGroup*> to{groups[0].get()};
+    sender.post(rows_of_step(1, many_rows), DType::fp32, to);
+    receiver.expect({1, many_rows, DType::fp32, groups[1].get()});
+    receiver.expect({2, many_rows, DType::fp32, groups[1].get()});
+    receiver.take(1);
+  }
+  groups[0].reset();
+  receiver.release();
+  EXPECT_THROW(receiver.take(2), GroupBroken);
+  CrossingSender back(cpu_device());
+  const std::vector<WorkerGroup*> to{groups[1].get()};
+  const auto post = [&] {
+    for (std::uint64_t step = 1; step <= 4; ++step) back.post(rows_of_step(step, many_rows), DType::fp32, to);
+  };
+  EXPECT_THROW(post(), GroupBroken);
+}
+
+TEST(Crossing, MalformedRowsOfANextStepAreRefusedWithIt) {
+  const c10::InferenceMode guard;
+  const LinkedGroups groups("shm", 2);
+  CrossingReceiver receiver(cpu_device(), buffers_on(cpu_device(), 1), nullptr);
+  receiver.expect({1, 1, DType::fp32, groups[1].get()});
+  const std::vector<std::byte> row(4 * width, std::byte{0xFF}), packed(4 * 8 + 2 + width, std::byte{0xFF});
+  groups[0]->send(row, 1);
+  receiver.take(1);
+  receiver.expect({2, 1, DType::int8, groups[1].get()});
+  groups[0]->send(packed, 1);
+  receiver.release();
+  try {
+    receiver.take(2);
+    ADD_FAILURE() << "places that do not ascend";
+  } catch (const Error& error) {
+    EXPECT_EQ(error.code(), ErrorCode::peer) << error.what();
+  }
+}
+
+}  // namespace
+}  // namespace motley
