@@ -6,8 +6,6 @@
 namespace motley {
 namespace {
 
-constexpr char layer_mark = 'N', expert_mark = 'E';
-
 std::string with_mark(std::string_view pattern, char mark, std::string_view value) {
   std::string name(pattern);
   if (const std::size_t at = name.find(mark); at != std::string::npos) name.replace(at, 1, value);

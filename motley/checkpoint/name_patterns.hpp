@@ -8,6 +8,8 @@
 
 namespace motley {
 
+inline constexpr char layer_mark = 'N', expert_mark = 'E';  // what stands for a number in a pattern
+
 // A pattern with its layer in the place of N, or its expert in that of E.
 std::string with_layer(std::string_view pattern, std::string_view layer);
 std::string with_expert(std::string_view pattern, std::int64_t expert);
