@@ -112,7 +112,7 @@ StageExecutor::StageExecutor(const LaunchedPart& part, ServePlan plan, const Cal
   meet_peers();
   if (group_)
     sums_ = RankSums::meet(*group_, device_, bytes_of(DType::fp32, plan_.step.max_tokens * plan_.model.arch.hidden),
-                           best_sum_way(), stop_);
+                           best_sum_way(), ended_.get_token());
   connect_rows(launch, fabric);
   control.send(Progress{"connect", 1});
 
