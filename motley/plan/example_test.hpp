@@ -33,7 +33,7 @@ inline ServePlan garage_plan() {
        .devices = {"shelf/0", "shelf/1", "shelf/2"},
        .shares = {0.5, 0.25, 0.25},
        .kv_tokens = 512},
-      {.id = "r0/s2", .layers = {6, 8}, .devices = {"laptop/0"}, .shares = {}, .head = true, .kv_tokens = 512}};
+      {.id = "r0/s2", .layers = {6, 8}, .devices = {"laptop/0"}, .shares = {}, .head = true, .kv_tokens = 480}};
   for (auto& stage : plan.stages) stage.weight_type = stage.kv_type = DType::fp32;
   plan.routes = {{.id = "r0", .path = {{"r0/s0", {0, 3}}, {"r0/s1", {3, 6}}, {"r0/s2", {6, 8}}}}};
   predict_memory(plan);

@@ -162,7 +162,10 @@ class Enumeration {
     }
     for (const std::int64_t batch : batch_grid(options_.max_batch)) {
       const ServePoint point{workload_.mean_prompt_tokens(), workload_.mean_output_tokens(), batch, options_.step};
-      for (auto& stage : plan.stages) stage.kv_tokens = kv_tokens_of(point, batch);
+      for (auto& stage : plan.stages) {
+        stage.kv_tokens = kv_tokens_of(point, batch);
+        stage.kv_sequences = has_slots(model_.arch) ? batch : 0;  // windows hold no more of each
+      }
       const auto fits = [&](const Stage& stage) {
         const auto memory = stage_memory(plan, stage);
         return std::all_of(memory.begin(), memory.end(),
@@ -201,6 +204,7 @@ class Enumeration {
                                batch > 1};
         for (auto& stage : plan.stages) {
           stage.kv_tokens = kv_tokens_of(point, batch);
+          stage.kv_sequences = has_slots(model_.arch) ? batch : 0;
           for (const auto& memory : stage_memory(plan, stage))
             if (memory.device.total() > memory.device.limit) return;
         }
