@@ -22,6 +22,7 @@
 #include <sstream>
 #include <thread>
 
+#include "motley/base/rounding.hpp"
 #include "motley/base/value.hpp"
 #include "motley/checkpoint/quants.hpp"
 #include "motley/engine/cpu/cpu_device.hpp"
@@ -165,7 +166,7 @@ constexpr std::int64_t warm_steps = 4;  // of a GPU: the first are recorded
 // Of each sequence.
 std::int64_t blocks_of(const StageSpec& spec, const Load& load, std::int64_t steps) {
   const std::int64_t tokens = load.context + steps + warm_steps + 1;
-  return (tokens + spec.limits.block_tokens - 1) / spec.limits.block_tokens;
+  return ceil_div(tokens, spec.limits.block_tokens);
 }
 
 // Tokens as a worker gets them: drawn on the device where that draws, or from the logits on the host.

@@ -2,6 +2,8 @@
 
 #include <array>
 
+#include "motley/base/rounding.hpp"
+
 namespace motley {
 namespace {
 
@@ -78,7 +80,7 @@ DType fitting(DType type, std::int64_t row) {
 std::int64_t bytes_of(DType type, std::int64_t count) {
   const DTypeRow& row = dtype_row(type);
   MOTLEY_CHECK(row.block_bytes > 0);
-  return (count + row.block_values - 1) / row.block_values * row.block_bytes;
+  return ceil_div(count, row.block_values) * row.block_bytes;
 }
 
 EnumNames<DType> names_of(Bound<DType>) {

@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "motley/base/error.hpp"
+#include "motley/base/rounding.hpp"
 
 namespace motley {
 BlockPool::BlockPool(std::int64_t count) : total_(count) {

@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include "motley/base/rounding.hpp"
+
 namespace motley {
 namespace {
 

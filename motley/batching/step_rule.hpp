@@ -14,8 +14,6 @@
 
 namespace motley {
 
-constexpr std::int64_t ceil_div(std::int64_t a, std::int64_t b) { return (a + b - 1) / b; }
-
 // What a scheduler may hold and put under way.
 struct SchedulerLimits {
   std::int64_t blocks = 0;  // KV blocks of the route: the smallest stage's

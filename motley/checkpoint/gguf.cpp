@@ -11,6 +11,7 @@
 #include <utility>
 
 #include "motley/base/error.hpp"
+#include "motley/base/rounding.hpp"
 
 namespace motley {
 namespace {
@@ -283,7 +284,7 @@ GgufFile::GgufFile(const std::filesystem::path& path) : path_(path), mapping_(st
     records.push_back(read_record(cursor, alignment));
   }
   header_ = bytes.first(cursor.position());
-  const std::uint64_t data = (cursor.position() + alignment - 1) / alignment * alignment;
+  const std::uint64_t data = round_up(cursor.position(), alignment);
   const std::uint64_t room = data < bytes.size() ? bytes.size() - data : 0;
   for (TensorRecord& record : records) {
     cursor.where = fmt::format("tensor \"{}\"", record.name);

@@ -9,6 +9,7 @@
 
 #include "motley/base/error.hpp"
 #include "motley/base/files.hpp"
+#include "motley/base/rounding.hpp"
 #include "motley/checkpoint/gguf.hpp"
 
 namespace motley {
@@ -16,7 +17,7 @@ namespace {
 
 constexpr std::uint64_t alignment = 32;  // the format's default
 
-std::uint64_t padded(std::uint64_t bytes) { return (bytes + alignment - 1) / alignment * alignment; }
+std::uint64_t padded(std::uint64_t bytes) { return round_up(bytes, alignment); }
 
 // Numbers of the format's value types.
 enum Stored : std::uint32_t { stored_u32 = 4, stored_i32, stored_f32, stored_bool, stored_text, stored_array };

@@ -93,7 +93,7 @@ void write_architecture(const Model& model, DType type, GgufWriter& writer) {
     writer.set_u32(fmt::format("{}{}", prefix, key), static_cast<std::uint32_t>(value));
   };
   const auto usual_size = [&](std::string_view key, std::int64_t value) {
-    if (std::ranges::count(form->keys, key, &GgufKey::gguf) == 0) size(key, value);
+    if (!form->has_key(key)) size(key, value);
   };
   writer.set_text("general.architecture", architecture);
   writer.set_text("general.type", "model");
@@ -132,9 +132,7 @@ void write_architecture(const Model& model, DType type, GgufWriter& writer) {
 std::vector<float> frequency_factors(const Architecture& arch) {
   constexpr float never_turns = 1e30F;
   const Rotary& rotary = arch.rotaries.front();
-  const auto kind = std::ranges::find(arch.kinds, 0, &LayerKind::rotary);
-  const std::int64_t dimensions =
-      rotated_dimensions(rotary, (kind != arch.kinds.end() ? *kind : arch.kinds.front()).head_dim);
+  const std::int64_t dimensions = rotated_dimensions(rotary, arch.kind_of_rotary(0).head_dim);
   std::vector<float> factors;
   if (rotary.scaling == RotaryScaling::llama3) {
     for (const double divisor : llama3_divisors(rotary, dimensions)) factors.push_back(static_cast<float>(divisor));

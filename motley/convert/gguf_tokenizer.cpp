@@ -16,12 +16,6 @@ namespace {
 
 namespace fs = std::filesystem;
 
-// Of the family whose merges are written as a list, and the texts of its special tokens that readers of an answer must
-// see: such files have them as ordinary text.
-constexpr std::string_view gemma4 = "gemma4_text";
-constexpr std::array<std::string_view, 7> gemma4_visible = {
-    "<|channel>", "<channel|>", "<|tool_call>", "<tool_call|>", "<|tool_response>", "<tool_response|>", R"(<|"|>)"};
-
 // Of tokenizer.ggml.token_type.
 enum TokenType : std::int32_t { normal = 1, unknown = 2, control = 3, user_defined = 4, unused = 5, byte = 6 };
 
@@ -57,7 +51,7 @@ class TokenizerWriter {
       : file_((folder / "tokenizer.json").string()),
         tokenizer_(read_document(file_)),
         vocabulary_(static_cast<std::size_t>(model.arch.vocabulary)),
-        is_gemma4_(model.arch.family == gemma4),
+        form_(*family_of(model.arch).gguf),
         model_(model),
         writer_(writer) {
     const fs::path config = folder / "tokenizer_config.json", chat = folder / "chat_template.jinja";
@@ -73,14 +67,15 @@ class TokenizerWriter {
              "supported: BPE");
     // Bytes that have no token are spelled in tokens of their own only by SentencePiece's kinds.
     const bool pieces = true_at(&tokenizer_, {"model", "byte_fallback"});
-    const std::string kind = !pieces ? "gpt2" : is_gemma4_ && !space_prefix() ? "gemma4" : "llama";
+    const std::string kind = !pieces ? "gpt2" : space_prefix() ? "llama" : std::string(form_.pieces_kind);
+    const bool listed = pieces && kind != "llama";
     writer_.set_text("tokenizer.ggml.model", kind);
-    if (kind != "gemma4") writer_.set_text("tokenizer.ggml.pre", pieces ? "default" : rule_name());
+    if (!listed) writer_.set_text("tokenizer.ggml.pre", pieces ? "default" : rule_name());
     writer_.set_texts("tokenizer.ggml.tokens", texts_);
     writer_.set_i32s("tokenizer.ggml.token_type", types_);
     kind == "llama" ? write_scores() : writer_.set_texts("tokenizer.ggml.merges", merges());
     if (pieces) writer_.set_bool("tokenizer.ggml.add_space_prefix", space_prefix());
-    write_special_tokens(/*begins=*/kind == "gemma4");
+    write_special_tokens(/*begins=*/listed);
     if (!template_.empty()) writer_.set_text("tokenizer.chat_template", template_);
   }
 
@@ -99,7 +94,7 @@ class TokenizerWriter {
     for (const auto& [text, id] : vocabulary->as_object()) set_token(text, id, type_of_text(text));
     for (const Value* token : added_tokens()) {
       const std::string text = text_at(token, {"content"});
-      const bool visible = is_gemma4_ && std::ranges::find(gemma4_visible, text) != gemma4_visible.end();
+      const bool visible = std::ranges::find(form_.visible_tokens, text) != form_.visible_tokens.end();
       const bool special = !visible && (true_at(token, {"special"}) || looks_special(text));
       const Value* id = token->find("id");
       if (!id)
@@ -253,7 +248,7 @@ class TokenizerWriter {
   Value tokenizer_, config_;
   std::string template_;
   std::size_t vocabulary_;
-  bool is_gemma4_;
+  const GgufForm& form_;
   const Model& model_;
   GgufWriter& writer_;
   std::vector<std::string> texts_;

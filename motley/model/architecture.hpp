@@ -149,6 +149,9 @@ struct Architecture {
     return kind_of_layer.empty() ? 0 : kind_of_layer.at(static_cast<std::size_t>(layer));
   }
   const LayerKind& kind(std::int64_t layer) const { return kinds[kind_index(layer)]; }
+  // The first kind whose heads are rotated by that of `rotaries`; where none is, the first of all.
+  const LayerKind& kind_of_rotary(std::size_t rotary) const;
+  bool has_experts() const;
   bool operator==(const Architecture&) const = default;
 };
 

@@ -2,12 +2,12 @@
 
 #include <algorithm>
 
+#include "motley/base/rounding.hpp"
+
 namespace motley {
 namespace {
 
-std::int64_t blocks_of(std::int64_t tokens, std::int64_t block_tokens) {
-  return (tokens + block_tokens - 1) / block_tokens;
-}
+std::int64_t blocks_of(std::int64_t tokens, std::int64_t block_tokens) { return ceil_div(tokens, block_tokens); }
 
 // Of windows alone. Each part of a step may begin a block.
 std::int64_t blocks_of_slots(const LayerKind& kind, const CacheRoom& room, const StepLimits& limits) {

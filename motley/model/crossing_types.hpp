@@ -3,6 +3,7 @@
 
 #include <cstdint>
 
+#include "motley/base/rounding.hpp"
 #include "motley/model/model.hpp"
 
 namespace motley {
@@ -18,7 +19,7 @@ struct Int8Row {
 
   std::int64_t values = 0;
   std::int64_t exceptions() const { return values < most_exceptions ? values : most_exceptions; }
-  std::int64_t blocks() const { return (values + block_values - 1) / block_values; }
+  std::int64_t blocks() const { return ceil_div(values, block_values); }
   std::int64_t bytes() const { return exceptions() * exception_bytes + blocks() * scale_bytes + values; }
 };
 

@@ -82,13 +82,9 @@ Value shortest(const Value& number) {
   return value;
 }
 
-bool has_own_key(const GgufForm& form, std::string_view key) {
-  return std::ranges::find(form.keys, key, &GgufKey::gguf) != form.keys.end();
-}
-
 void copy_numbers(const Metadata& metadata, const GgufForm& form, Value& config) {
   for (const SameKey& key : same_keys) {
-    if (has_own_key(form, key.gguf)) continue;
+    if (form.has_key(key.gguf)) continue;
     const std::string name = metadata.own(key.gguf);
     // Of an expert's columns these have a key of their own.
     const bool needless =
@@ -106,7 +102,7 @@ void copy_numbers(const Metadata& metadata, const GgufForm& form, Value& config)
 
 // Heads are of the size that the rotary embedding says, but for forms that rotate a part, and values as long as keys.
 void check_heads(const Metadata& metadata, const GgufForm& form, Value& config) {
-  if (has_own_key(form, "attention.key_length")) return;
+  if (form.has_key("attention.key_length")) return;
   const std::string rotated = metadata.own("rope.dimension_count"), values = metadata.own("attention.value_length");
   const Value* head_dim = config.find("head_dim");
   const std::int64_t hidden = binding::read_integer(metadata.at(metadata.own("embedding_length")), {.min = 1});
@@ -135,7 +131,7 @@ void refuse_unknown(const Metadata& metadata, const GgufForm& form) {
   const auto none = [&](std::string_view key, std::string_view what) {
     const std::string name = metadata.own(key);
     if (const Value* value = metadata.find(name);
-        value && !has_own_key(form, key) && value->is_number() && value->as_number() != 0)
+        value && !form.has_key(key) && value->is_number() && value->as_number() != 0)
       metadata.at(name).fail(fmt::format("{} are not supported for this architecture", what), "use another model");
   };
   none("expert_count", "experts");

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "motley/base/error.hpp"
+#include "motley/base/rounding.hpp"
 #include "motley/model/model.hpp"
 #include "motley/model/part_tensors.hpp"
 
@@ -12,7 +13,7 @@ namespace {
 // The allocator hands out memory in units of one cache line.
 constexpr std::int64_t alignment = 64;
 
-std::int64_t aligned(std::int64_t bytes) { return (bytes + alignment - 1) / alignment * alignment; }
+std::int64_t aligned(std::int64_t bytes) { return round_up(bytes, alignment); }
 
 std::int64_t tensor_bytes(const Architecture& arch, const TensorSpec& tensor, const Shard& shard, DType weight_type) {
   return held_copies(tensor, shard) *
@@ -49,7 +50,7 @@ DType held_type(const Architecture& arch, const TensorSpec& tensor, DType weight
 
 Span whole_blocks(DType type, const Span& columns) {
   const std::int64_t block = dtype_row(type).block_values;
-  return {columns.first / block * block, (columns.end + block - 1) / block * block};
+  return {columns.first / block * block, round_up(columns.end, block)};
 }
 
 std::int64_t held_bytes(const Slice& slice, DType type) {
@@ -58,8 +59,13 @@ std::int64_t held_bytes(const Slice& slice, DType type) {
 }
 
 std::int64_t block_bytes(const Architecture& arch, std::int64_t layer, const Shard& shard, DType weight_type) {
+  return block_bytes(arch, block_tensors(arch, layer), shard, weight_type);
+}
+
+std::int64_t block_bytes(const Architecture& arch, std::span<const TensorSpec> tensors, const Shard& shard,
+                         DType weight_type) {
   std::int64_t bytes = 0;
-  for (const TensorSpec& tensor : block_tensors(arch, layer)) bytes += tensor_bytes(arch, tensor, shard, weight_type);
+  for (const TensorSpec& tensor : tensors) bytes += tensor_bytes(arch, tensor, shard, weight_type);
   return bytes;
 }
 
@@ -98,8 +104,7 @@ void check_kv_type(const Architecture& arch, DType kv_type) {
 
 std::int64_t kv_cache_bytes(const Architecture& arch, std::int64_t layer, const Shard& shard, DType kv_type,
                             std::int64_t tokens, std::int64_t block_tokens) {
-  const std::int64_t blocks = (tokens + block_tokens - 1) / block_tokens,
-                     kv_heads = shard.kv_heads[arch.kind_index(layer)].size();
+  const std::int64_t blocks = ceil_div(tokens, block_tokens), kv_heads = shard.kv_heads[arch.kind_index(layer)].size();
   return 2 * aligned(bytes_of(kv_type, blocks * block_tokens * kv_heads * arch.kind(layer).head_dim));
 }
 

@@ -7,6 +7,7 @@
 #include <cstdint>
 #include <map>
 #include <optional>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -181,6 +182,9 @@ std::int64_t held_bytes(const Slice& slice, DType type);
 std::int64_t weight_bytes(const Architecture& arch, const ModelPart& part, const Shard& shard, DType weight_type);
 // Of one block, as of all of its kind.
 std::int64_t block_bytes(const Architecture& arch, std::int64_t layer, const Shard& shard, DType weight_type);
+// The same where its tensors are at hand: listing them takes longer.
+std::int64_t block_bytes(const Architecture& arch, std::span<const TensorSpec> tensors, const Shard& shard,
+                         DType weight_type);
 std::int64_t largest_block_bytes(const Architecture& arch, const Shard& shard, DType weight_type);
 // Of what a layer keeps of a sequence whatever its length: the state of its delta net, and the last inputs of the
 // convolution. 0: it has none, and keeps keys and values.

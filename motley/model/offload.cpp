@@ -6,6 +6,7 @@
 #include <cmath>
 
 #include "motley/base/error.hpp"
+#include "motley/base/rounding.hpp"
 
 namespace motley {
 namespace {
@@ -75,9 +76,7 @@ void check_kv_homes(const Architecture& arch, const std::vector<Tier>& kv) {
                       "put them on `device` or `host`");
 }
 
-std::int64_t kv_buffer_tokens(std::int64_t kv_tokens, std::int64_t batches) {
-  return (kv_tokens + batches - 1) / batches;
-}
+std::int64_t kv_buffer_tokens(std::int64_t kv_tokens, std::int64_t batches) { return ceil_div(kv_tokens, batches); }
 
 PlacedBytes placed_bytes(const Architecture& arch, const ModelPart& part, const Shard& shard, DType weight_type,
                          DType kv_type, const CacheRoom& caches, const StepLimits& limits, const LayerHomes& placement,

@@ -198,8 +198,7 @@ void check_expert_shares(const Architecture& arch, std::size_t degree, const std
   if (shares.size() != degree)
     throw input_error(fmt::format("{} expert shares for {} devices", shares.size(), degree),
                       "give one for each device, " + columns);
-  if (std::ranges::all_of(arch.kinds, [](const LayerKind& kind) { return kind.experts.count == 0; }))
-    throw input_error("the model has no experts to divide", "remove `expert_shares`");
+  if (!arch.has_experts()) throw input_error("the model has no experts to divide", "remove `expert_shares`");
   const std::int64_t sum = std::accumulate(shares.begin(), shares.end(), std::int64_t{0});
   const std::vector<std::int64_t> layers = layer_of_kinds(arch);
   for (std::size_t kind = 0; kind < arch.kinds.size(); ++kind) {

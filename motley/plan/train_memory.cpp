@@ -3,13 +3,12 @@
 #include <algorithm>
 #include <cmath>
 
+#include "motley/base/rounding.hpp"
 #include "motley/model/training.hpp"
 #include "motley/plan/train_plan.hpp"
 
 namespace motley {
 namespace {
-
-std::int64_t divided(std::int64_t amount, std::int64_t parts) { return (amount + parts - 1) / parts; }
 
 constexpr std::int64_t fp32_bytes = 4;
 
@@ -31,7 +30,7 @@ void add_states(TrainMemory& memory, const StateBytes& bytes, std::int64_t param
 // Of a micro-batch, on one rank.
 std::int64_t rank_sequences(const StageFootprint& footprint, const LayerStrategy& strategy,
                             const std::vector<double>& shares, std::size_t rank) {
-  if (shares.empty() || strategy.dp == 1) return divided(footprint.sequences, strategy.dp);
+  if (shares.empty() || strategy.dp == 1) return ceil_div(footprint.sequences, strategy.dp);
   const double share = shares[rank] * static_cast<double>(strategy.tp);
   return std::llround(std::ceil(static_cast<double>(footprint.sequences) * share - 1e-9));
 }
@@ -50,7 +49,7 @@ std::int64_t replica_sequences(const Training& training, const TrainReplica& rep
 }
 
 std::int64_t micro_batch_sequences(const Training& training, const TrainReplica& replica) {
-  return divided(replica_sequences(training, replica), std::max<std::int64_t>(1, replica.micro_batches));
+  return ceil_div(replica_sequences(training, replica), std::max<std::int64_t>(1, replica.micro_batches));
 }
 
 StateBytes state_bytes(const Training& training) {

@@ -11,6 +11,7 @@
 
 #include "motley/base/clock.hpp"
 #include "motley/base/free_memory.hpp"
+#include "motley/base/rounding.hpp"
 #include "motley/cost/serve/stage_group.hpp"
 #include "motley/probe/probe_run.hpp"
 #include "motley/probe/probe_scale.hpp"
@@ -305,7 +306,7 @@ class Probe {
                                              .class_name = plan.workload.classes.front().name}};
     const RequestRecord simulated = simulate(plan, request, {}).records.front();
     const std::int64_t chunk = scale_.limits.max_tokens;
-    const auto chunks = static_cast<double>((measured.prompt_tokens + chunk - 1) / chunk);
+    const auto chunks = static_cast<double>(ceil_div(measured.prompt_tokens, chunk));
     result_.driver.step_s = rounded(std::max(0.0, measured.per_token_s - simulated.tpot_s()));
     result_.driver.request_s =
         rounded(std::max(0.0, measured.first_token_s - simulated.ttft_s() - chunks * result_.driver.step_s));

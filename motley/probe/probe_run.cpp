@@ -13,6 +13,7 @@
 
 #include "motley/base/clock.hpp"
 #include "motley/base/error.hpp"
+#include "motley/base/rounding.hpp"
 #include "motley/model/part_tensors.hpp"
 #include "motley/probe/fit/typical.hpp"
 #include "motley/probe/fit/unknown_machine.hpp"
@@ -28,7 +29,7 @@ constexpr double start_grace_s = 1;
 Step step_of(std::uint64_t number, std::size_t route, const ProbeStep& asked, const ServePlan& plan) {
   Step step{.route = route, .sequences = {}};
   const std::int64_t end = asked.position + asked.tokens;
-  const std::int64_t blocks = (end + plan.step.block_tokens - 1) / plan.step.block_tokens;
+  const std::int64_t blocks = ceil_div(end, plan.step.block_tokens);
   for (std::int64_t i = 0; i < asked.sequences; ++i) {
     StepSequence sequence{.sequence = static_cast<std::uint64_t>(i) + 1,
                           .position = asked.position,

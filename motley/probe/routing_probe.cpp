@@ -29,7 +29,7 @@ ServePlan routing_plan(const RoutingProbeOptions& options, std::int64_t piece) {
 
 Profile probe_routing(const RoutingProbeOptions& options) {
   const Architecture& arch = options.model.arch;
-  if (std::ranges::none_of(arch.kinds, [](const LayerKind& kind) { return kind.experts.count > 0; }))
+  if (!arch.has_experts())
     throw input_error(fmt::format("{} has no experts: there is no routing to count", options.model.name),
                       "give a mixture of experts, or leave --routing out");
   const std::int64_t tokens =

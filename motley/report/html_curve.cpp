@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cmath>
 
+#include "motley/base/rounding.hpp"
 #include "motley/report/html_marks.hpp"
 
 namespace motley {
@@ -15,7 +16,7 @@ constexpr int most_steps = 4;
 constexpr double units = 1000;  // of a path, across and down
 
 std::vector<CurvePoint> thinned(const std::vector<CurvePoint>& points) {
-  const std::size_t neighbours = (points.size() + most_points - 1) / most_points;
+  const std::size_t neighbours = ceil_div(points.size(), most_points);
   if (neighbours < 2) return points;
   std::vector<CurvePoint> means;
   for (std::size_t first = 0; first < points.size(); first += neighbours) {

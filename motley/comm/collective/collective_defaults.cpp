@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "motley/base/error.hpp"
+#include "motley/base/rounding.hpp"
 #include "motley/plan/collective_programs.hpp"
 
 namespace motley {
@@ -80,7 +81,7 @@ CollectiveProgram default_program(CollectiveCall call, int ranks, int root, std:
 std::int64_t default_chunk_bytes(int ranks, std::int64_t bytes) {
   constexpr std::int64_t smallest_share = 16 << 10;
   const std::int64_t share = std::clamp<std::int64_t>(bytes / ranks / 4, smallest_share, largest_payload_bytes);
-  return (share + alignment - 1) / alignment * alignment * ranks;
+  return round_up(share, alignment) * ranks;
 }
 
 int chunks_at_once(std::int64_t chunk_bytes, bool one_host) {

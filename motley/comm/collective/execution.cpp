@@ -5,6 +5,7 @@
 #include <iterator>
 
 #include "motley/base/error.hpp"
+#include "motley/base/rounding.hpp"
 
 namespace motley {
 namespace {
@@ -24,7 +25,7 @@ void Execution::start(const CollectiveSchedule& schedule, const CollectiveFrame&
   MOTLEY_CHECK(window > 0 && bytes % static_cast<std::size_t>(schedule.blocks) == 0);
   block_bytes_ = static_cast<std::int64_t>(bytes) / schedule.blocks;
   chunk_block_bytes_ = schedule.chunk_bytes / schedule.blocks;
-  chunks_ = static_cast<std::uint32_t>((block_bytes_ + chunk_block_bytes_ - 1) / chunk_block_bytes_);
+  chunks_ = static_cast<std::uint32_t>(ceil_div(block_bytes_, chunk_block_bytes_));
   last_block_bytes_ = block_bytes_ - (static_cast<std::int64_t>(chunks_) - 1) * chunk_block_bytes_;
   open_first_ = open_last_ = 0;
   open_.resize(std::min<std::size_t>(static_cast<std::size_t>(window), std::max(1U, chunks_)));

@@ -7,6 +7,7 @@
 #include <fmt/format.h>
 
 #include "motley/base/error.hpp"
+#include "motley/base/rounding.hpp"
 #include "motley/comm/collective/collective_defaults.hpp"
 
 namespace motley {
@@ -70,7 +71,7 @@ const CollectiveSchedule& ScheduleCache::find(const OperationShape& shape, int b
   const CollectiveProgram* planned = plan < 0 ? nullptr : &plans_[static_cast<std::size_t>(plan)];
   std::int64_t chunk_bytes = default_chunk_bytes(ranks_, shape.bytes);
   if (planned != nullptr)
-    chunk_bytes = std::max<std::int64_t>(1, (planned_chunk_bytes(*planned, shape.bytes) + unit - 1) / unit) * unit;
+    chunk_bytes = std::max<std::int64_t>(1, ceil_div(planned_chunk_bytes(*planned, shape.bytes), unit)) * unit;
   const Cut cut{shape.call, shape.root, chunk_bytes, plan};
   const auto found = std::ranges::find(schedules_, cut, [](const auto& entry) { return entry.first; });
   if (found != schedules_.end()) {

@@ -8,6 +8,7 @@
 #include <set>
 
 #include "motley/base/error.hpp"
+#include "motley/base/rounding.hpp"
 #include "motley/comm/net/wire.hpp"
 
 namespace motley {
@@ -17,7 +18,7 @@ constexpr std::uint32_t manifest_magic = 0x5453746D;  // "mtST"
 constexpr std::uint16_t manifest_version = 1;
 constexpr std::int64_t max_item_bytes = state_chunk_bytes * std::int64_t{max_state_chunks};
 
-std::int64_t chunks_of(std::int64_t bytes) { return (bytes + state_chunk_bytes - 1) / state_chunk_bytes; }
+std::int64_t chunks_of(std::int64_t bytes) { return ceil_div(bytes, state_chunk_bytes); }
 
 }  // namespace
 

@@ -8,6 +8,7 @@
 #include <fmt/format.h>
 
 #include "motley/base/error.hpp"
+#include "motley/base/rounding.hpp"
 
 namespace motley {
 namespace {
@@ -94,7 +95,7 @@ void StreamLane::send(CollectiveFrame frame, std::span<const std::byte> payload)
   CollectiveHeader header;
   encode_header(frame, header);
   if (written_ == acknowledged_ && preamble_left_ == 0)  // empty: begin where the memory is warm
-    written_ = sent_ = acknowledged_ = (written_ + ring_.size() - 1) / ring_.size() * ring_.size();
+    written_ = sent_ = acknowledged_ = round_up(written_, ring_.size());
   copy_in(header);
   copy_in(payload);
   constexpr std::array<std::byte, 8> padding{};

@@ -71,7 +71,7 @@ Rank make_rank(const Architecture& arch, const std::vector<std::vector<TensorSpe
         2 * share * static_cast<double>(kind.experts.active) * matrix_elements(arch, tensors, shard, Of::one_expert);
     const std::int64_t elements = element_traffic_per_token(arch, layer, shard).forward;
     rank.blocks.push_back(
-        {.bytes = block_bytes(arch, layer, shard, weight_type),
+        {.bytes = block_bytes(arch, tensors, shard, weight_type),
          .expert_bytes = expert_bytes(arch, tensors, shard, weight_type),
          .experts = kind.experts,
          .held_experts = held_experts,

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 
+#include "motley/base/rounding.hpp"
 #include "motley/base/units.hpp"
 #include "motley/cost/form/form.hpp"
 #include "motley/solve/matching.hpp"
@@ -40,7 +41,7 @@ double hop_of(const DtfmPairs& pairs, const std::vector<int>& from, const std::v
 
 DtfmVolumes dtfm_volumes(const CostOptions& options, const Architecture& arch, const Training& training,
                          std::int64_t stages, std::int64_t replicas) {
-  const double layers = static_cast<double>((arch.layers + stages - 1) / stages);
+  const double layers = static_cast<double>(ceil_div(arch.layers, stages));
   const auto element = static_cast<double>(bytes_of(training.precision, 1));
   const double tokens = static_cast<double>(training.global_batch * training.sequence_length);
   return {

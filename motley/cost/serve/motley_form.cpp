@@ -60,9 +60,7 @@ class MotleyForm final : public ServeForm {
     if (carried_) prefill_ = decode_;
     const double room = static_cast<double>(point.step.max_tokens) - decodes;
     const double most = room > 0 ? prompt_tokens / std::ceil(prompt_tokens / room) : 0;  // of a prompt in equal chunks
-    const bool has_experts =
-        std::ranges::any_of(arch.kinds, [](const LayerKind& kind) { return kind.experts.count > 0; });
-    if (has_experts && decodes > 0 && chunk > 0 && chunk < most)
+    if (arch.has_experts() && decodes > 0 && chunk > 0 && chunk < most)
       unlike_ = {chunk / most, step_with(most, most / prompt_tokens, 1), step_with(0, 0, 0)};
   }
 

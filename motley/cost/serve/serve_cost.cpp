@@ -9,6 +9,7 @@
 #include <optional>
 #include <utility>
 
+#include "motley/base/rounding.hpp"
 #include "motley/base/units.hpp"
 #include "motley/cost/serve/hand_over.hpp"
 #include "motley/cost/serve/pass.hpp"
@@ -333,7 +334,7 @@ std::vector<std::int64_t> micro_batch_counts(std::int64_t batch, const StepLimit
 }
 
 std::int64_t sequences_per_step(std::int64_t batch, std::int64_t micro_batches) {
-  return (batch + micro_batches - 1) / micro_batches;
+  return ceil_div(batch, micro_batches);
 }
 
 double cycle_s(const ServeForm& form, double latency_s, double load_s, std::int64_t in_flight) {

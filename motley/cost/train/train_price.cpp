@@ -6,6 +6,7 @@
 #include <limits>
 #include <map>
 
+#include "motley/base/rounding.hpp"
 #include "motley/base/units.hpp"
 #include "motley/plan/gradient_sync.hpp"
 
@@ -284,9 +285,7 @@ Term replica_term(const TrainStepCost& cost, const TrainLayout& layout, const Tr
 
 }  // namespace
 
-std::int64_t micro_batch_of(const ReplicaLayout& replica) {
-  return (replica.sequences + replica.micro_batches - 1) / replica.micro_batches;
-}
+std::int64_t micro_batch_of(const ReplicaLayout& replica) { return ceil_div(replica.sequences, replica.micro_batches); }
 
 TrainLayout layout_of(const TrainPlan& plan) {
   const Training& training = training_of(plan.workload);

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cmath>
 
+#include "motley/base/rounding.hpp"
 #include "motley/cluster/names.hpp"
 #include "motley/model/training.hpp"
 
@@ -301,7 +302,7 @@ const TensorGroup& TrainStepCost::group(const StageWork& work, const LayerStrate
 // The same rounding as train_memory().
 std::int64_t TrainStepCost::sequences(const StageWork& work, const LayerStrategy& strategy,
                                       std::int64_t data_rank) const {
-  if (work.shares.empty() || strategy.dp == 1) return (work.sequences + strategy.dp - 1) / strategy.dp;
+  if (work.shares.empty() || strategy.dp == 1) return ceil_div(work.sequences, strategy.dp);
   const double share =
       work.shares[static_cast<std::size_t>(data_rank * strategy.tp)] * static_cast<double>(strategy.tp);
   return std::llround(std::ceil(static_cast<double>(work.sequences) * share - 1e-9));

@@ -10,6 +10,7 @@
 #include <type_traits>
 #include <vector>
 
+#include "motley/base/rounding.hpp"
 #include "motley/checkpoint/quants.hpp"
 #include "motley/engine/cpu/cpu_kernels.hpp"
 #include "motley/engine/cpu/cpu_tensors.hpp"
@@ -362,7 +363,7 @@ void lay_panels(WeightMatrix& weight) {
       type == DType::bf16 ? cpu_kernels<Bf16>().product(type)->panel : cpu_kernels<float>().product(type)->panel;
   if (weight.panel == 0) return;
   const std::int64_t rows = weight.values.size(0), row_bytes = weight.values.size(1) * weight.values.element_size();
-  at::parallel_for(0, (rows + weight.panel - 1) / weight.panel, 16, [&](std::int64_t first, std::int64_t last) {
+  at::parallel_for(0, ceil_div(rows, weight.panel), 16, [&](std::int64_t first, std::int64_t last) {
     std::vector<std::byte> as_read(static_cast<std::size_t>(weight.panel * row_bytes));
     for (std::int64_t row = first * weight.panel; row < std::min(last * weight.panel, rows); row += weight.panel) {
       const std::int64_t count = std::min(weight.panel, rows - row);

@@ -3,6 +3,7 @@
 #include <sys/mman.h>
 
 #include "motley/base/error.hpp"
+#include "motley/base/rounding.hpp"
 
 namespace motley {
 
@@ -19,7 +20,7 @@ std::int64_t allocated_bytes(const at::Tensor& tensor) {
 void advise_large_pages(const at::Tensor& host) {
   constexpr std::uintptr_t page = std::uintptr_t{2} << 20;
   const auto begin = reinterpret_cast<std::uintptr_t>(host.const_data_ptr());
-  const std::uintptr_t first = (begin + page - 1) / page * page, last = (begin + host.nbytes()) / page * page;
+  const std::uintptr_t first = round_up(begin, page), last = (begin + host.nbytes()) / page * page;
   if (first < last) ::madvise(reinterpret_cast<void*>(first), last - first, MADV_HUGEPAGE);
 }
 

@@ -16,6 +16,7 @@
 #include <type_traits>
 
 #include "motley/base/error.hpp"
+#include "motley/base/rounding.hpp"
 #include "motley/engine/device/device_errors.hpp"
 
 namespace motley {
@@ -113,7 +114,7 @@ std::int64_t RankSums::most_bytes_of(SumWay way) const {
 
 std::int64_t RankSums::page_bytes() const {
   const std::int64_t segments = ranks_ * kernels_->segment_bytes(most_bytes_of(SumWay::pinned));
-  return (host_page_bytes + segments + host_page_bytes - 1) / host_page_bytes * host_page_bytes;
+  return round_up(host_page_bytes + segments, host_page_bytes);
 }
 
 RankSums::Statement RankSums::offer(SumWay best) {

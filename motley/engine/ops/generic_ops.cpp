@@ -6,6 +6,7 @@
 #include <cmath>
 #include <utility>
 
+#include "motley/base/rounding.hpp"
 #include "motley/checkpoint/quants.hpp"
 #include "motley/engine/ops/ops.hpp"
 
@@ -103,7 +104,7 @@ Tensor attend_cached(const Tensor& query, const LayerCache& cache, const Sequenc
                      const AttentionShape& shape) {
   const std::int64_t kv_heads = cache.values.size(1), head_dim = cache.values.size(3);
   const std::int64_t end = rows.position + rows.count;
-  const std::int64_t block_count = (end + cache.block_tokens() - 1) / cache.block_tokens();
+  const std::int64_t block_count = ceil_div(end, cache.block_tokens());
   const std::vector<std::int64_t> ids(rows.blocks.begin(), rows.blocks.begin() + block_count);
   const Tensor blocks = at::tensor(ids, at::kLong).to(query.device());
   const auto side_by_side = [&](const Tensor& elements, const Tensor& scales) {  // [kv_heads, head_dim, end]

@@ -83,11 +83,8 @@ RotaryFrequencies rotary_frequencies(const Rotary& rotary, std::int64_t head_dim
 std::vector<RotaryFrequencies> rotary_frequencies(const Architecture& arch, std::int64_t longest) {
   std::vector<RotaryFrequencies> all;
   if (arch.position != PositionKind::rotary) return all;
-  for (std::size_t rule = 0; rule < arch.rotaries.size(); ++rule) {
-    const auto kind = std::ranges::find(arch.kinds, rule, &LayerKind::rotary);
-    const LayerKind& rotated = kind != arch.kinds.end() ? *kind : arch.kinds.front();
-    all.push_back(rotary_frequencies(arch.rotaries[rule], rotated.head_dim, longest));
-  }
+  for (std::size_t rule = 0; rule < arch.rotaries.size(); ++rule)
+    all.push_back(rotary_frequencies(arch.rotaries[rule], arch.kind_of_rotary(rule).head_dim, longest));
   return all;
 }
 

@@ -9,15 +9,14 @@
 #include <span>
 #include <string>
 
+#include "motley/base/rounding.hpp"
 #include "motley/comm/net/file_descriptor.hpp"
 
 namespace motley {
 
 // Offsets, sizes and addresses of what is read or written are multiples of this.
 constexpr std::int64_t spill_alignment = 4096;
-constexpr std::int64_t spill_aligned(std::int64_t bytes) {
-  return (bytes + spill_alignment - 1) / spill_alignment * spill_alignment;
-}
+constexpr std::int64_t spill_aligned(std::int64_t bytes) { return round_up(bytes, spill_alignment); }
 
 // Where such files are made: MOTLEY_SPILL_DIR, else TMPDIR, else /var/tmp, which is on a disk where /tmp may be memory.
 std::filesystem::path spill_folder();

@@ -3,13 +3,14 @@
 #include <algorithm>
 #include <span>
 
+#include "motley/base/rounding.hpp"
 #include "motley/model/caches.hpp"
 
 namespace motley {
 
 SlotRows slot_rows(const std::vector<SequenceRows>& sequences, std::int64_t window, std::int64_t block_tokens,
                    std::int64_t slots) {
-  const auto blocks_for = [&](std::int64_t tokens) { return (tokens + block_tokens - 1) / block_tokens; };
+  const auto blocks_for = [&](std::int64_t tokens) { return ceil_div(tokens, block_tokens); };
   const std::int64_t of_slot = window_blocks(window, block_tokens);
   std::int64_t entries = 0;
   for (const SequenceRows& rows : sequences) entries += blocks_for(rows.position + rows.count);

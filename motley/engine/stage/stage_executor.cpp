@@ -8,6 +8,7 @@
 #include "motley/base/error.hpp"
 #include "motley/base/free_memory.hpp"
 #include "motley/base/random.hpp"
+#include "motley/base/rounding.hpp"
 #include "motley/base/units.hpp"
 #include "motley/engine/device/device_errors.hpp"
 #include "motley/engine/device/peer_memory.hpp"
@@ -104,7 +105,7 @@ StageExecutor::StageExecutor(const LaunchedPart& part, ServePlan plan, const Cal
       plan_(std::move(plan)),
       assignment_(assignment_of(plan_, self.device)),
       device_(device),
-      tables_((assignment_.stage->kv_tokens + plan_.step.block_tokens - 1) / plan_.step.block_tokens) {
+      tables_(ceil_div(assignment_.stage->kv_tokens, plan_.step.block_tokens)) {
   const Instant start = Clock::now();
   const Launch& launch = part.launch;
   const std::string kernels = device_.kernels();  // refused, if so, before any work

@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "motley/base/rounding.hpp"
 #include "motley/engine/device/collectives.hpp"
 #include "motley/engine/device/host_memory.hpp"
 #include "motley/engine/device/scalar_type.hpp"
@@ -127,13 +128,11 @@ struct StageModel::Impl {
   std::int64_t buffer_blocks() const {
     if (!spec.offload) return block_count();
     const std::int64_t tokens = kv_buffer_tokens(spec.kv_tokens, spec.offload->batches);
-    return (tokens + spec.limits.block_tokens - 1) / spec.limits.block_tokens;
+    return ceil_div(tokens, spec.limits.block_tokens);
   }
   void allocate_caches(std::uint64_t epoch);
   void allocate_buffers();
-  std::int64_t block_count() const {
-    return (spec.kv_tokens + spec.limits.block_tokens - 1) / spec.limits.block_tokens;
-  }
+  std::int64_t block_count() const { return ceil_div(spec.kv_tokens, spec.limits.block_tokens); }
   // Whether the ranks of the stage add up on their devices, all that there is to add in a step of `count` rows.
   bool sums_on_device(std::int64_t count) const {
     if (spec.degree == 1) return true;

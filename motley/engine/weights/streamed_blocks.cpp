@@ -8,6 +8,7 @@
 #include <algorithm>
 
 #include "motley/base/error.hpp"
+#include "motley/base/rounding.hpp"
 #include "motley/engine/device/host_memory.hpp"
 #include "motley/engine/device/pinned_pieces.hpp"
 #include "motley/engine/spill/stream_copy.hpp"
@@ -88,7 +89,7 @@ void StreamedBlocks::settle(WeightLoader& loader, std::int64_t layer) {
     MOTLEY_CHECK(!matrix.scaled() && end + size <= home.bytes);
     at::from_blob(bytes.data() + end, values.sizes(), at::TensorOptions(values.scalar_type())).copy_(values);
     placed.emplace(role, Placed{matrix, values.sizes().vec(), values.scalar_type(), end});
-    end += (size + line_bytes - 1) / line_bytes * line_bytes;
+    end += round_up(size, line_bytes);
   }
   ::malloc_trim(0);  // the allocator keeps what a block took for the next one, in addition to what the plan counts
   if (home.tier == Tier::disk) disk_->write(home.offset, bytes);
@@ -153,7 +154,7 @@ std::optional<int> StreamedBlocks::free_buffer() const {
 void StreamedBlocks::copy(const Home& home, int buffer) {
   const std::span<const std::byte> from = host_->bytes().subspan(static_cast<std::size_t>(home.offset));
   const std::span<std::byte> to = buffers_[buffer]->bytes();
-  const std::int64_t pieces = (home.bytes + copied_piece_bytes - 1) / copied_piece_bytes;
+  const std::int64_t pieces = ceil_div(home.bytes, copied_piece_bytes);
   at::parallel_for(0, pieces, 1, [&](std::int64_t first, std::int64_t last) {
     const auto begin = static_cast<std::size_t>(first * copied_piece_bytes);
     const auto end = static_cast<std::size_t>(std::min(last * copied_piece_bytes, home.bytes));

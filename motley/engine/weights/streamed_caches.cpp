@@ -7,6 +7,7 @@
 #include <span>
 
 #include "motley/base/error.hpp"
+#include "motley/base/rounding.hpp"
 
 namespace motley {
 namespace {
@@ -94,8 +95,7 @@ void StreamedCaches::begin_step(const std::vector<std::vector<SequenceRows>>& ba
     MOTLEY_CHECK(std::ssize(batch->ids) <= buffer_blocks_);
     std::size_t first = 0;
     for (const SequenceRows& rows : sequences) {
-      const auto count =
-          static_cast<std::size_t>((rows.position + rows.count + shape_.block_tokens - 1) / shape_.block_tokens);
+      const auto count = static_cast<std::size_t>(ceil_div(rows.position + rows.count, shape_.block_tokens));
       batch->sequences.push_back(
           {rows.first_row, rows.count, rows.position, std::span(batch->local).subspan(first, count), rows.slot});
       first += count;
@@ -142,7 +142,7 @@ void StreamedCaches::move(std::optional<std::size_t> stored, std::optional<std::
   };
   const std::shared_ptr<const Batch> from = batch(stored), to = batch(loaded);
   const std::size_t blocks = std::max(from->ids.size(), to->ids.size());
-  const std::size_t part = (blocks + copying_threads - 1) / copying_threads;
+  const std::size_t part = ceil_div(blocks, copying_threads);
   const auto longest = static_cast<std::size_t>(std::max<std::int64_t>(1, most_run_bytes / record_bytes_));
   std::vector<std::function<void()>> pieces;
   for (std::size_t begin = 0; begin < blocks; begin += part)

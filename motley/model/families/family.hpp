@@ -1,6 +1,7 @@
 // What a family of models has of its own: each fills one Family, in the file of its name.
 #pragma once
 
+#include <algorithm>
 #include <array>
 #include <cstdint>
 #include <optional>
@@ -54,6 +55,12 @@ struct GgufForm {
   void (*add_implied)(Value& config) = nullptr;
   // What of a model such a file cannot say, to be told as it is: "...". Empty, or null: nothing.
   std::string (*has_no_key_for)(const Architecture& arch) = nullptr;
+  // Of a tokenizer with pieces that puts no space before a text: `tokenizer.ggml.model`. Merges of kinds other than
+  // `llama` are a list.
+  std::string_view pieces_kind = "llama";
+  // Special tokens that such files have as ordinary text, so that readers of an answer see them.
+  std::span<const std::string_view> visible_tokens = {};
+  bool has_key(std::string_view key) const { return std::ranges::find(keys, key, &GgufKey::gguf) != keys.end(); }
 };
 
 struct Family {

@@ -160,12 +160,6 @@ Architecture read_gemma4(const Config& config) {
   return arch;
 }
 
-const LayerKind& full_kind(const Architecture& arch) { return *std::ranges::find(arch.kinds, 0, &LayerKind::rotary); }
-const LayerKind& sliding_kind(const Architecture& arch) {
-  const auto found = std::ranges::find(arch.kinds, 1, &LayerKind::rotary);
-  return found != arch.kinds.end() ? *found : arch.kinds.front();
-}
-
 Value of_each_layer(const Architecture& arch, Value (*value)(const LayerKind& kind)) {
   Value list = Value::array();
   for (std::int64_t layer = 0; layer < arch.layers; ++layer) list.push_back(value(arch.kind(layer)));
@@ -222,17 +216,17 @@ constexpr auto gemma4_keys = std::to_array<GgufKey>({
        return of_each_layer(arch, [](const LayerKind& kind) { return Value(kind.kv_heads); });
      }},
     {"attention.key_length", "global_head_dim",
-     [](const Architecture& arch) { return Value(full_kind(arch).head_dim); }},
+     [](const Architecture& arch) { return Value(arch.kind_of_rotary(0).head_dim); }},
     {"attention.value_length", "global_value_dim",
-     [](const Architecture& arch) { return Value(full_kind(arch).head_dim); }},
+     [](const Architecture& arch) { return Value(arch.kind_of_rotary(0).head_dim); }},
     {"rope.dimension_count", "global_rotary_dim",
-     [](const Architecture& arch) { return Value(full_kind(arch).head_dim); }},
+     [](const Architecture& arch) { return Value(arch.kind_of_rotary(0).head_dim); }},
     {"attention.key_length_swa", "head_dim",
-     [](const Architecture& arch) { return Value(sliding_kind(arch).head_dim); }},
+     [](const Architecture& arch) { return Value(arch.kind_of_rotary(1).head_dim); }},
     {"attention.value_length_swa", "value_dim",
-     [](const Architecture& arch) { return Value(sliding_kind(arch).head_dim); }},
+     [](const Architecture& arch) { return Value(arch.kind_of_rotary(1).head_dim); }},
     {"rope.dimension_count_swa", "rotary_dim",
-     [](const Architecture& arch) { return Value(sliding_kind(arch).head_dim); }},
+     [](const Architecture& arch) { return Value(arch.kind_of_rotary(1).head_dim); }},
     {"rope.freq_base_swa", "rope_local_base_freq",
      [](const Architecture& arch) { return Value(arch.rotaries[1].theta); }},
     {"attention.shared_kv_layers", "num_kv_shared_layers", [](const Architecture&) { return Value(0); }},
@@ -253,6 +247,9 @@ constexpr auto gemma4_keys = std::to_array<GgufKey>({
        return arch.kinds.front().experts.count > 0 ? Value(arch.kinds.front().ffn) : Value();
      }},
 });
+
+constexpr std::array<std::string_view, 7> gemma4_visible_tokens = {
+    "<|channel>", "<channel|>", "<|tool_call>", "<tool_call|>", "<|tool_response>", "<tool_response|>", R"(<|"|>)"};
 
 constexpr std::array<std::string_view, 3> gemma4_end_texts = {"<eos>", "<turn|>", "<|tool_response>"};
 
@@ -311,7 +308,9 @@ constinit const Family gemma4_family = {
                      .keys_as_values = "attention_k_eq_v",
                      .packed = gemma4_packed_in_gguf,
                      .add_implied = add_implied_by_gemma4,
-                     .has_no_key_for = no_gemma4_key_for},
+                     .has_no_key_for = no_gemma4_key_for,
+                     .pieces_kind = "gemma4",
+                     .visible_tokens = gemma4_visible_tokens},
     .packed = gemma4_packed,
     .end_texts = gemma4_end_texts,
     .reasoning = Reasoning::channels,

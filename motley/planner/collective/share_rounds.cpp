@@ -3,6 +3,7 @@
 #include <cmath>
 
 #include "motley/base/index.hpp"
+#include "motley/base/rounding.hpp"
 #include "motley/planner/collective/share_tree.hpp"
 
 namespace motley {
@@ -36,7 +37,7 @@ class RoundBuilder {
 
   Branch held(int index) {
     const auto& node = tree_.nodes[at(index)];
-    const std::int64_t units = (bytes_ + alignment_ - 1) / alignment_;
+    const std::int64_t units = ceil_div(bytes_, alignment_);
     if (node.rank >= 0) return {{{0, units, {node.rank}}}, 0};
     std::vector<Branch> branches;
     std::size_t before = 0;

@@ -6,6 +6,7 @@
 #include <numeric>
 
 #include "motley/base/index.hpp"
+#include "motley/base/rounding.hpp"
 
 namespace motley {
 namespace {
@@ -77,7 +78,7 @@ class TreeBuilder {
     }
     // Spread like a deal of cards: like branches stand side by side, and what a group's members hold of a vector in
     // rank order stays in one piece.
-    const std::size_t groups = (children.size() + inner - 1) / inner;
+    const std::size_t groups = ceil_div(children.size(), inner);
     for (std::size_t g = 0; g < groups; ++g) {
       std::vector<int> part;
       for (std::size_t child = g; child < children.size(); child += groups) part.push_back(children[child]);

@@ -7,6 +7,7 @@
 #include <limits>
 #include <tuple>
 
+#include "motley/base/rounding.hpp"
 #include "motley/base/units.hpp"
 #include "motley/cluster/interconnect.hpp"
 #include "motley/cost/serve/serve_cost.hpp"
@@ -26,7 +27,7 @@ constexpr LinkSpeed between_machines{.latency_s = 0.2e-3, .bandwidth_bytes_per_s
 
 int machines_of(const ShapePart& part) {
   const int per_machine = machine_slots / part.degree;
-  return (part.stages + per_machine - 1) / per_machine;
+  return ceil_div(part.stages, per_machine);
 }
 
 std::vector<int> devices_from(int first, int count) {

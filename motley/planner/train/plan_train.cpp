@@ -6,6 +6,7 @@
 #include <limits>
 
 #include "motley/base/clock.hpp"
+#include "motley/base/rounding.hpp"
 #include "motley/cost/train/train_cost.hpp"
 #include "motley/model/training.hpp"
 #include "motley/planner/train/published/flashflex_layout.hpp"
@@ -80,8 +81,8 @@ TrainLayout placed_grid(const Job& job, const DtfmAssignment& assignment) {
   const std::int64_t micro_batch = std::max<std::int64_t>(1, job.training.micro_batch);
   TrainLayout placed{.replicas = {}, .sync = {.algorithm = SyncAlgorithm::direct}};
   for (std::size_t r = 0; r < static_cast<std::size_t>(replicas); ++r) {
-    ReplicaLayout& replica = placed.replicas.emplace_back(ReplicaLayout{
-        .sequences = sequences[r], .micro_batches = (sequences[r] + micro_batch - 1) / micro_batch, .stages = {}});
+    ReplicaLayout& replica = placed.replicas.emplace_back(
+        ReplicaLayout{.sequences = sequences[r], .micro_batches = ceil_div(sequences[r], micro_batch), .stages = {}});
     std::int64_t layer = 0;
     for (std::size_t s = 0; s < static_cast<std::size_t>(stages); ++s) {
       replica.stages.push_back(tensor_parallel_stage({layer, layer + layers[s]}, {assignment.grid[s][r]}, false));

@@ -9,6 +9,7 @@
 #include <set>
 #include <utility>
 
+#include "motley/base/rounding.hpp"
 #include "motley/cluster/host_reserve.hpp"
 #include "motley/cost/serve/serve_cost.hpp"
 #include "motley/planner/serve/pipeline/offloading.hpp"
@@ -269,15 +270,14 @@ std::int64_t most_kv_tokens(const ServeProblem& problem, const ServePlan& plan, 
   const std::int64_t most = most_kv_tokens(plan, problem.options.max_batch);
   if (problem.options.objective != Objective::latency || std::ranges::none_of(route.path, is_on_host)) return most;
   const std::int64_t block = plan.step.block_tokens;
-  const std::int64_t each = (longest_request_tokens(plan) + block - 1) / block * block;
+  const std::int64_t each = round_up(longest_request_tokens(plan), block);
   return std::min(most, std::max<std::int64_t>(1, route.batch) * each);
 }
 
 }  // namespace
 
 std::int64_t most_kv_tokens(const ServePlan& plan, std::int64_t max_batch) {
-  const std::int64_t blocks_each =
-      (std::max<std::int64_t>(plan.model.arch.context, 1) + plan.step.block_tokens - 1) / plan.step.block_tokens;
+  const std::int64_t blocks_each = ceil_div(std::max<std::int64_t>(plan.model.arch.context, 1), plan.step.block_tokens);
   return max_batch * blocks_each * plan.step.block_tokens;
 }
 

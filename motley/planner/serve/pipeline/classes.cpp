@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <numeric>
 
+#include "motley/base/rounding.hpp"
 #include "motley/cost/form/hop.hpp"
 
 namespace motley {
@@ -134,7 +135,7 @@ void deal(const Cluster& cluster, const Links& links, const std::vector<const Ma
     return;
   }
   const std::vector<int> all = all_devices(cluster);
-  const std::size_t pieces = (parts.size() + kind.size() - 1) / kind.size();  // of each machine
+  const std::size_t pieces = ceil_div(parts.size(), kind.size());  // of each machine
   for (std::size_t part = 0; part < parts.size(); ++part) {
     const Machine& machine = *kind[part / pieces];
     for (const auto& alike : collapse_singly(cluster, links, machine.devices, all, Alike::by_links)) {

@@ -10,6 +10,7 @@
 #include <tuple>
 #include <utility>
 
+#include "motley/base/rounding.hpp"
 #include "motley/planner/serve/grouping/bound.hpp"
 #include "motley/planner/serve/grouping/write_plan.hpp"
 
@@ -125,7 +126,7 @@ class NodeRates {
       const std::int64_t middle = (fits + too_many) / 2;
       (most_layers(group, {}, middle) >= layers ? fits : too_many) = middle;
     }
-    const std::int64_t stages = (problem_.model.arch.layers + layers - 1) / layers;
+    const std::int64_t stages = ceil_div(problem_.model.arch.layers, layers);
     return std::clamp<std::int64_t>(fits / stages, 1, problem_.options.step.max_sequences);
   }
 

@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <limits>
 
+#include "motley/base/rounding.hpp"
+
 namespace motley {
 namespace {
 
@@ -16,7 +18,7 @@ std::int64_t most_within(const std::vector<double>& seconds, double bound) {
 StagePlace place_of(const TrainProblem& problem, std::size_t stage, std::size_t stages, std::int64_t sequences,
                     std::int64_t micro_batches) {
   // No replica runs more micro-batches than the whole batch has.
-  const std::int64_t most = (problem.training.global_batch + sequences - 1) / sequences;
+  const std::int64_t most = ceil_div(problem.training.global_batch, sequences);
   return {.ends = {stage == 0, stage + 1 == stages},
           .sequences = sequences,
           .in_flight = micro_batches_in_flight(problem.schedule, stage, stages, most),
@@ -239,7 +241,7 @@ Judged Judge::laid_out(const TrainCandidate& candidate, double limit_s) {
     solved_replicas.push_back(&solved(groups, candidate.sequences, expected));
     paces.push_back(solved_replicas.back()->pace);
   }
-  const std::int64_t total = (problem_.training.global_batch + candidate.sequences - 1) / candidate.sequences;
+  const std::int64_t total = ceil_div(problem_.training.global_batch, candidate.sequences);
   const std::vector<std::int64_t> counts = apportion(paces, total, 0);
   Judged judged;
   double slowest_s = 0;

@@ -8,6 +8,7 @@
 
 #include "motley/base/clock.hpp"
 #include "motley/base/parallel.hpp"
+#include "motley/base/rounding.hpp"
 #include "motley/base/units.hpp"
 #include "motley/cluster/names.hpp"
 #include "motley/planner/train/joint/candidate.hpp"
@@ -232,7 +233,7 @@ std::vector<std::vector<double>> memory_prices_s_per_byte(const TrainPlan& plan,
       const PlacedStage& stage = replica.stages[s];
       const StagePlace place{
           .ends = {s == 0, s + 1 == replica.stages.size()},
-          .sequences = (replica.sequences + replica.micro_batches - 1) / replica.micro_batches,
+          .sequences = ceil_div(replica.sequences, replica.micro_batches),
           .in_flight = micro_batches_in_flight(plan.schedule, s, replica.stages.size(), replica.micro_batches),
           .waiting = micro_batches_waiting(plan.schedule, s, replica.stages.size(), replica.micro_batches),
           .micro_batches = replica.micro_batches};

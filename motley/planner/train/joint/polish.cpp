@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "motley/base/clock.hpp"
+#include "motley/base/rounding.hpp"
 
 namespace motley {
 namespace {
@@ -163,8 +164,8 @@ class Polisher {
         if (giver.sequences <= taken) return false;
         giver.sequences -= taken;
         taker.sequences += taken;
-        giver.micro_batches = (giver.sequences + size - 1) / size;
-        taker.micro_batches = (taker.sequences + others - 1) / others;
+        giver.micro_batches = ceil_div(giver.sequences, size);
+        taker.micro_batches = ceil_div(taker.sequences, others);
         return true;
       }))
         better = true;
