@@ -703,6 +703,19 @@ def nccl(context, rows):
     rows.append(("NCCL by the vendor interface, one rank", context.program("nccl_check").strip(), "the plain sum"))
 
 
+def sums(context, rows):
+    """Two processes on the device add up as the ranks of a stage do, by kernels, in each way that needs no second card."""
+    for way in ("pinned", "peers"):
+        count = (500, 1000) if context.on_gpu else (40, 40)
+        found = json.loads(context.program("sums_check", context.backend, way, *count))
+        rows.append((f"sums of two processes by {way}: {found['sizes']} sizes, and a recorded one {found['replays']} times",
+                     "the bits of the host's sums", "the same bits"))
+        rows.append((f"sums by {way}: 8 KiB, both processes on the one device", f"{found['sum_us']:.0f} us", ""))
+        rows.append((f"sums by {way}: the other process is killed", f"given up within {1e3 * found['give_up_s']:.0f} ms", "1 s"))
+        if found["give_up_s"] > 1:
+            raise RuntimeError(f"{way}: given up after {found['give_up_s']:.1f} s")
+
+
 ALL = [
     Check("probe", "read rate of the card's memory, and its bf16 matrix peak", 40, probe),
     Check("parity", "every family, mixtures among them, weight type and KV type: logits against the processor's", 150, parity),
@@ -719,5 +732,6 @@ ALL = [
     Check("logits", "logits of the 1 B shape and of the tales model in bf16 against the processor's", 90, logits_of_models),
     Check("library", "the same without motley's library of kernels", 60, library),
     Check("memory", "memory that a process takes, next to the plan's figure", 60, memory),
+    Check("sums", "sums of two processes over memory of the device and of the host: bits, replays, the loss of one", 90, sums),
     Check("nccl", "NCCL's library through the interface for vendors' libraries", 30, nccl),
 ]

@@ -8,13 +8,14 @@ here=$(dirname "${BASH_SOURCE[0]}")
 
 rm -rf "$folder"
 mkdir -p "$folder/bin" "$folder/lib" "$folder/models"
-for program in motley motley-worker engine_check decode_bench nccl_check; do
+for program in motley motley-worker engine_check decode_bench nccl_check sums_check; do
   strip -o "$folder/bin/$program" "$build/$program"
 done
 [ -z "$kernels" ] || cp "$kernels" "$folder/bin/"
 # What the programs link apart from LibTorch's and the C++ libraries, which every machine with PyTorch has.
-ldd "$build"/{motley,motley-worker,engine_check,decode_bench,nccl_check} /usr/bin/python3.11 | awk '/=>/ {print $3}' | sort -u |
+ldd "$build"/{motley,motley-worker,engine_check,decode_bench,nccl_check,sums_check} /usr/bin/python3.11 | awk '/=>/ {print $3}' | sort -u |
   grep -vE '/(torch|nvidia)/|/lib(c|m|dl|rt|util|pthread|gcc_s|stdc\+\+)\.so' | xargs -I{} cp -L {} "$folder/lib/"
+strip -o "$folder/lib/libmotley_host_kernels.so" "$build/libmotley_host_kernels.so"  # for sums_check on a processor
 # The interpreter that works on texts, and what it imports: Debian's library of modules without tests and tools.
 packages=$(dirname "$(ldd "$build/motley-worker" | awk '/libtorch_cpu/ {print $3}')")/../..
 python_folder=$folder/python/lib/python3.11
