@@ -8,14 +8,19 @@ here=$(dirname "${BASH_SOURCE[0]}")
 
 rm -rf "$folder"
 mkdir -p "$folder/bin" "$folder/lib" "$folder/models"
-for program in motley motley-worker engine_check decode_bench nccl_check sums_check; do
+programs=(motley motley-worker engine_check decode_bench nccl_check sums_check copies_check)
+for program in "${programs[@]}"; do
   strip -o "$folder/bin/$program" "$build/$program"
 done
 [ -z "$kernels" ] || cp "$kernels" "$folder/bin/"
+ip=$(command -v ip)  # which few images have: machines are namespaces
+cp "$ip" "$folder/bin/"
 # What the programs link apart from LibTorch's and the C++ libraries, which every machine with PyTorch has.
-ldd "$build"/{motley,motley-worker,engine_check,decode_bench,nccl_check,sums_check} /usr/bin/python3.11 | awk '/=>/ {print $3}' | sort -u |
+ldd "${programs[@]/#/$build/}" "$ip" /usr/bin/python3.11 | awk '/=>/ {print $3}' | sort -u |
   grep -vE '/(torch|nvidia)/|/lib(c|m|dl|rt|util|pthread|gcc_s|stdc\+\+)\.so' | xargs -I{} cp -L {} "$folder/lib/"
-strip -o "$folder/lib/libmotley_host_kernels.so" "$build/libmotley_host_kernels.so"  # for sums_check on a processor
+for standin in libmotley_host_kernels.so libapart_device.so; do  # for the backend cpu
+  strip -o "$folder/lib/$standin" "$build/$standin"
+done
 # The interpreter that works on texts, and what it imports: Debian's library of modules without tests and tools.
 packages=$(dirname "$(ldd "$build/motley-worker" | awk '/libtorch_cpu/ {print $3}')")/../..
 python_folder=$folder/python/lib/python3.11
@@ -29,7 +34,9 @@ find "$folder/python" -name __pycache__ -prune -exec rm -r {} +
 cp /usr/bin/python3.11 "$folder/python/bin/python3"
 mkdir -p "$folder/share/motley/models"
 cp -r "$here/../../data/models/." "$folder/share/motley/models/"
-cp "$here/run.py" "$here/checks.py" "$here/../decode/make_model.py" "$folder/"
+cp "$here"/*.py "$here/../decode/make_model.py" "$folder/"
+mkdir "$folder/machines"
+cp "$here"/../machines/{deployment,load,one_card}.py "$folder/machines/"
 PYTHONPATH=$here/../../tests/parity:$here/../decode "$python" - "$folder/models" <<'END'
 import sys
 from pathlib import Path

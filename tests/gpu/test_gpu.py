@@ -78,6 +78,15 @@ def test_figures_of_llama_cpp_are_read(tmp_path):
     context.close()
 
 
+def test_models_of_random_weights_have_the_names_that_are_read(motley, tmp_path):
+    sys.path.append(str(ROOT / "bench/decode"))
+    context = checks.Context(ROOT, tmp_path, "cpu")
+    words = ["model", "quantize", checks.make_model(context, "small"), "--type", "q8_0", "-q", "-o", tmp_path / "small.gguf"]
+    result = subprocess.run([motley, *words], capture_output=True, text=True, timeout=60)
+    context.close()
+    assert result.returncode == 0, result.stderr
+
+
 def test_prefill_counts_the_operations_of_a_published_shape():
     config = checks.SHAPES["8b"]
     # 6.98 billion parameters in the blocks, two operations each, and half of all pairs of tokens.
