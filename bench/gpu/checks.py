@@ -9,6 +9,7 @@ import sys
 import time
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
+from pathlib import Path
 
 from between import nccl, peers, staging, sums, two
 from common import (CLUSTER, CONTEXT, PROMPT, SHAPES, STEPS, Check, Context, complete, give_tokenizer, link_torch, make_model, probe, safely,
@@ -238,6 +239,12 @@ def quantised(context, rows):
                          f"{run['tokens_per_s']:.0f} tokens/s, {1e3 * run['step_s']:.2f} ms a step, {share:.0%} of the read rate", ""))
 
 
+def cuda_libraries():
+    """Folders of cuBLAS and others, as PyTorch's packages bring them."""
+    import torch
+    return sorted((Path(torch.__file__).parent.parent / "nvidia").glob("*/lib"))
+
+
 def with_llama_cpp(context, file, loads):
     """(tokens/s, prefill tokens/s) of each load, by llama.cpp's own benchmark; nothing where there is no build of it."""
     found = {}
@@ -247,7 +254,9 @@ def with_llama_cpp(context, file, loads):
         command = [context.llama_cpp / "llama-batched-bench", "-m", file, "-ngl", 99, "-npp", tokens, "-ntg", STEPS,
                    "-npl", ",".join(map(str, batches)), "-c", (tokens + STEPS) * max(batches), "--output-format", "jsonl"]
         left = max(5, context.deadline - time.monotonic())
-        said = subprocess.run(list(map(str, command)), capture_output=True, text=True, timeout=left)
+        environment = context.environment()
+        environment["LD_LIBRARY_PATH"] += "".join(f":{folder}" for folder in cuda_libraries())
+        said = subprocess.run(list(map(str, command)), capture_output=True, text=True, env=environment, timeout=left)
         reports = [json.loads(line) for line in said.stdout.splitlines() if line.startswith("{")]
         if said.returncode != 0 or len(reports) != len(batches):
             raise RuntimeError(f"llama-batched-bench ended with {said.returncode}: {said.stderr[-400:]}")
@@ -263,6 +272,8 @@ def many_rows(context, rows):
     folder, context_tokens = make_model(context, shape), prompts[0]
     give_tokenizer(context, folder)
     loads = [(batch, context_tokens) for batch in batches] + [(1, tokens) for tokens in prompts[1:]]
+    if not context.llama_cpp:
+        rows.append(("llama.cpp on the same files", "not compared: `./dev gpu --build` has built none for this card", ""))
     for kind in ("q4_k", "q8_0"):
         file = context.scratch / f"{shape}-{kind}.gguf"
         context.program("motley", "model", "quantize", folder, "--type", kind, "-q", "-o", file)

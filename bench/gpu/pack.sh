@@ -1,9 +1,10 @@
 #!/usr/bin/env bash
 # Packs what was built into FOLDER, so that run.py there checks it on a machine that has a GPU and PyTorch, and nothing else.
 #
-#   pack.sh BUILD FOLDER REFERENCE_PYTHON [KERNELS]      KERNELS: the library that `./dev gpu --build` makes
+#   pack.sh BUILD FOLDER REFERENCE_PYTHON [KERNELS] [LLAMA_CPP]      what `./dev gpu --build` makes: the library, and a folder, which is
+#                                                                    packed alone: it is large, and not there where it was not built
 set -euo pipefail
-build=$1 folder=$2 python=$3 kernels=${4:-}
+build=$1 folder=$2 python=$3 kernels=${4:-} llama_cpp=${5:-}
 here=$(dirname "${BASH_SOURCE[0]}")
 
 rm -rf "$folder"
@@ -53,3 +54,9 @@ make_model.make("small256", Path(sys.argv[1]) / "small256")
 END
 XZ_OPT="-3 -T0" tar -C "$(dirname "$folder")" -cJf "$folder.tar.xz" "$(basename "$folder")"
 du -sm "$folder.tar.xz" | awk '$1 > 60 {print "error: " $2 " takes " $1 " MiB, more than 60" > "/dev/stderr"; exit 1}'
+rm -f "$(dirname "$folder")/llama.cpp.tar.xz"
+if [ -n "$llama_cpp" ] && [ -d "$llama_cpp" ]; then
+  cp -r "$llama_cpp" "$folder/llama.cpp"
+  strip "$folder/llama.cpp/"*
+  XZ_OPT="-3 -T0" tar -C "$(dirname "$folder")" -cJf "$(dirname "$folder")/llama.cpp.tar.xz" "$(basename "$folder")/llama.cpp"
+fi
