@@ -176,5 +176,5 @@ def sums(context, rows):
                      "the bits of the host's sums", "the same bits"))
         rows.append((f"sums by {way}: 8 KiB, both processes on the one device", f"{found['sum_us']:.0f} us", ""))
         rows.append((f"sums by {way}: the other process is killed", f"given up within {1e3 * found['give_up_s']:.0f} ms", "1 s"))
-        if found["give_up_s"] > 1:
+        if context.on_gpu and found["give_up_s"] > 1:
             raise RuntimeError(f"{way}: given up after {found['give_up_s']:.1f} s")
