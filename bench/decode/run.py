@@ -5,8 +5,8 @@ and quantised types, with each of motley's sets of kernels that the machine runs
            [--kernels avx2] [--skip llama.cpp]
 
 NAME is one of CUT: that model of data/models/, cut to some of its layers, which is measured where it is named alone. Runs with the
-reference environment. The model, llama.cpp's sources (pip's source package of llama-cpp-python) and its build stay in the cache folder,
-so that a second run starts at once. Everything is measured in turn, `rounds` times over; the table holds medians.
+reference environment. The model, llama.cpp's sources and its build (llama_cpp_build.py) stay in the cache folder, so that a second run
+starts at once. Everything is measured in turn, `rounds` times over; the table holds medians.
 """
 
 import argparse
@@ -21,7 +21,9 @@ from pathlib import Path
 
 HERE = Path(__file__).resolve().parent
 ROOT = HERE.parents[1]
-LLAMA_CPP = "llama-cpp-python==0.3.36"
+sys.path.insert(0, str(HERE))  # where this file is imported by its path, too
+from llama_cpp_build import build_llama_cpp, llama_cpp_program, output_of, say  # noqa: E402
+
 STEPS = 24
 # Shape, type, sequences, tokens of each prompt.
 CASES = [("1b", kind, batch, 64) for kind in ("bf16", "fp32") for batch in (1, 16)]
@@ -34,52 +36,6 @@ CUT = {"qwen3-30b-a3b": 8, "gpt-oss-20b": 6, "qwen3.5-35b-a3b": 8, "gemma-3-1b":
 for name in CUT:
     CASES += [(name, "mxfp4" if name == "gpt-oss-20b" else "q4_k", batch, context) for batch, context in ((1, 128), (16, 128), (1, 512))]
 FROM_FILE = {"mixtral4", *CUT}  # measured from the file that llama.cpp reads: some of their folders would need 23 GB in fp32
-
-
-def say(text):
-    print(text, file=sys.stderr, flush=True)
-
-
-def output_of(*command, **options):
-    result = subprocess.run([str(word) for word in command], capture_output=True, text=True, **options)
-    if result.returncode != 0:
-        sys.exit(f"{' '.join(map(str, command))}\nfailed ({result.returncode}):\n{result.stderr[-3000:]}")
-    return result.stdout
-
-
-# What llama.cpp is compiled for, as motley's sets are.
-LLAMA_CPP_OPTIONS = {"portable": [], "avx2": ["AVX", "AVX2", "FMA", "F16C", "BMI2"]}
-LLAMA_CPP_OPTIONS["avx512"] = LLAMA_CPP_OPTIONS["avx2"] + ["AVX512"]
-LLAMA_CPP_OPTIONS["avx512bf16"] = LLAMA_CPP_OPTIONS["avx512"] + ["AVX512_BF16"]
-LLAMA_CPP_OPTIONS["avx512vnni"] = LLAMA_CPP_OPTIONS["avx512"] + ["AVX512_VNNI"]
-LLAMA_CPP_OPTIONS["avx512amx"] = LLAMA_CPP_OPTIONS["avx512vnni"] + ["AVX512_BF16", "AMX_TILE", "AMX_INT8", "AMX_BF16"]
-
-
-def llama_cpp_program(cache, kernels, name):
-    return cache / f"llama.cpp-build-{kernels}/bin" / name
-
-
-def build_llama_cpp(cache, kernels, *programs):
-    """Its programs for one of motley's sets, where they are not there yet."""
-    if all(llama_cpp_program(cache, kernels, name).exists() for name in programs):
-        return
-    sources = next(cache.glob("llama_cpp_python-*/vendor/llama.cpp"), None)
-    if sources is None:
-        say("fetching llama.cpp")
-        if not list(cache.glob("llama_cpp_python-*.tar.gz")):
-            output_of(sys.executable, "-m", "pip", "download", "--no-deps", "--no-binary", "llama-cpp-python", LLAMA_CPP, "-d", cache)
-        output_of("tar", "xzf", next(cache.glob("llama_cpp_python-*.tar.gz")), "-C", cache)
-        sources = next(cache.glob("llama_cpp_python-*/vendor/llama.cpp"))
-    say(f"building llama.cpp for {kernels} (some minutes)")
-    build = cache / f"llama.cpp-build-{kernels}"
-    wanted = LLAMA_CPP_OPTIONS[kernels]
-    flags = [f"-DGGML_{name}={'ON' if name in wanted else 'OFF'}" for name in ["SSE42", *LLAMA_CPP_OPTIONS["avx512amx"]]]
-    if kernels == "avx512amx":  # GCC 12 loses stores before `ldtilecfg`, of which it sees a pointer alone: llama.cpp's tiles crash
-        flags += ["-DCMAKE_C_COMPILER=clang-16", "-DCMAKE_CXX_COMPILER=clang++-16"]
-    output_of("cmake", "-S", sources, "-B", build, "-DCMAKE_BUILD_TYPE=Release", "-DGGML_NATIVE=OFF", *flags, "-DLLAMA_CURL=OFF",
-              "-DLLAMA_OPENSSL=OFF", "-DLLAMA_BUILD_TESTS=OFF", "-DLLAMA_BUILD_SERVER=ON", "-DLLAMA_BUILD_EXAMPLES=OFF",
-              "-DLLAMA_BUILD_TOOLS=ON", "-DLLAMA_BUILD_COMMON=ON", "-DBUILD_SHARED_LIBS=OFF", "-DGGML_RPC=ON")
-    output_of("nice", "cmake", "--build", build, "-j2", "--target", *programs)
 
 
 def measure_motley(options, shape, kind, batch, context, kernels=""):

@@ -1,125 +1,24 @@
 """What run.py checks. Nothing here is imported that a machine without a GPU lacks, until a check runs."""
 
 import json
-import os
 import re
 import shutil
 import statistics
 import subprocess
 import sys
-import tempfile
 import time
-import urllib.request
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Callable
+
+from between import nccl, peers, staging, sums, two
+from common import (CLUSTER, CONTEXT, PROMPT, SHAPES, STEPS, Check, Context, complete, give_tokenizer, link_torch, make_model, probe, safely,
+                    serve_plan, serving)  # fmt: skip
 
 GENERATE = 24
 PROMPT_LENGTHS = [1, 7, 40, 83]
 QUANTISED = ["q8_0", "q4_0", "q4_1", "q5_0", "q5_1", "q4_k", "q5_k", "q6_k", "mxfp4", "iq4_nl", "iq4_xs"]
 SCRIPTS = [dict(name="alone"), dict(name="batched, chunks of 17", chunk=17, together=True), dict(name="batched", together=True)]
-STEPS = 32
-CONTEXT = 128
-PROMPT = 2048
-LLAMA = dict(architectures=["LlamaForCausalLM"], model_type="llama", rms_norm_eps=1e-5, max_position_embeddings=8192, bos_token_id=1,
-             eos_token_id=2, attention_bias=False, mlp_bias=False, rope_theta=5e5, hidden_act="silu", tie_word_embeddings=False,
-             torch_dtype="bfloat16", head_dim=128, vocab_size=128256)
-SHAPES = {
-    "8b": LLAMA | dict(num_hidden_layers=32, hidden_size=4096, num_attention_heads=32, num_key_value_heads=8, intermediate_size=14336),
-    "1b": LLAMA | dict(num_hidden_layers=16, hidden_size=2048, num_attention_heads=32, num_key_value_heads=8, head_dim=64,
-                       intermediate_size=8192, tie_word_embeddings=True),
-    "8b-two-layers": LLAMA | dict(num_hidden_layers=2, hidden_size=4096, num_attention_heads=32, num_key_value_heads=8,
-                                  intermediate_size=14336),
-    "small": LLAMA | dict(num_hidden_layers=2, hidden_size=256, num_attention_heads=4, num_key_value_heads=2, head_dim=64,
-                          intermediate_size=512, vocab_size=4096),
-}
-
-
-@dataclass
-class Check:
-    name: str
-    shows: str
-    limit_s: int
-    run: Callable
-
-
-class Context:
-    def __init__(self, pack, out, backend, llama_cpp=None):
-        self.pack, self.out, self.backend, self.llama_cpp = pack, out, backend, llama_cpp
-        self.on_gpu = backend != "cpu"
-        self.deadline = time.monotonic() + 600
-        # Weights are read much more often than a disk could give them.
-        self.scratch = Path(tempfile.mkdtemp(prefix="motley-gpu-", dir="/dev/shm" if os.access("/dev/shm", os.W_OK) else None))
-        self.read_rate = self.matrix_rate = None
-
-    def close(self):
-        shutil.rmtree(self.scratch, ignore_errors=True)
-
-    def know_rates(self):
-        if self.read_rate is None:
-            probe(self, [])
-
-    def card(self):
-        if not self.on_gpu:
-            return "the processor"
-        import torch
-        names = subprocess.run(["nvidia-smi", "--query-gpu=name,driver_version", "--format=csv,noheader"], capture_output=True, text=True)
-        return f"{names.stdout.splitlines()[0] if names.stdout else torch.cuda.get_device_name()}, torch {torch.__version__}"
-
-    def environment(self, **changes):
-        import torch
-        libraries = f"{Path(torch.__file__).parent / 'lib'}:{self.pack / 'lib'}"
-        own = {"LD_LIBRARY_PATH": libraries, "TMPDIR": str(self.scratch), "MOTLEY_VENV": str(self.pack / "python")}
-        return os.environ | own | changes
-
-    def program(self, name, *arguments, **changes):
-        """Its output. Fails with the end of what it said."""
-        command = [str(self.pack / "bin" / name), *map(str, arguments)]
-        left = max(5, self.deadline - time.monotonic())
-        result = subprocess.run(command, capture_output=True, text=True, env=self.environment(**changes), timeout=left)
-        with open(self.out / "programs.log", "a") as log:
-            log.write(f"$ {' '.join(command)} {changes}\n{result.stdout[-3000:]}\n{result.stderr[-3000:]}\n")
-        if result.returncode != 0:
-            raise RuntimeError(f"{name} ended with {result.returncode}: {result.stderr[-400:]}")
-        return result.stdout
-
-
-# ---- probe ----
-
-def seconds_of(work, rounds=5):
-    """The median, by the GPU's own clock."""
-    import torch
-    work()
-    times = []
-    for _ in range(rounds):
-        begin, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
-        begin.record()
-        work()
-        end.record()
-        torch.cuda.synchronize()
-        times.append(begin.elapsed_time(end) / 1e3)
-    return statistics.median(times)
-
-
-def probe(context, rows):
-    if not context.on_gpu:
-        context.read_rate, context.matrix_rate = 1e10, 1e11
-        return
-    import torch
-    values = torch.randn(1 << 30, device="cuda")  # 4 GiB
-    other = torch.empty_like(values)
-    reading = values.nbytes / seconds_of(lambda: values.sum())
-    copying = 2 * values.nbytes / seconds_of(lambda: other.copy_(values))
-    del values, other
-    a, b = (torch.randn(8192, 8192, device="cuda", dtype=torch.bfloat16) for _ in range(2))
-    context.read_rate = max(reading, copying)
-    context.matrix_rate = 2 * 8192**3 / seconds_of(lambda: a @ b, 10)
-    del a, b
-    torch.cuda.empty_cache()
-    rows.append(("reading and copying memory", f"{reading / 1e12:.2f} and {copying / 1e12:.2f} TB/s", ""))
-    rows.append(("bf16 matrix product of 8,192", f"{context.matrix_rate / 1e12:.0f} TFLOP/s", ""))
 
 
 # ---- parity ----
@@ -195,13 +94,6 @@ def compare_all(context, rows, cases, name_of):
         raise RuntimeError("; ".join(beyond))
 
 
-def safely(function, *arguments):
-    try:
-        return function(*arguments)
-    except Exception as error:
-        return error
-
-
 def limit_of(case):
     """In fp32 alone orders of sums hardly matter: of small models in bf16, one rank and two ranks differ by 3 % of the largest logit on
     the processor itself."""
@@ -242,36 +134,6 @@ def logits_of_models(context, rows):
 
 
 # ---- speed ----
-
-def make_model(context, shape):
-    """Random weights of a shape in bf16, made on the GPU. make_model.py says how they are scaled."""
-    import torch
-    from safetensors.torch import save_file
-    sys.path.append(str(context.pack))
-    from make_model import block_shapes
-    folder, config = context.scratch / shape, SHAPES[shape]
-    if (folder / "config.json").exists():
-        return folder
-    folder.mkdir()
-    shapes = {"model.embed_tokens.weight": (config["vocab_size"], config["hidden_size"]), "model.norm.weight": (config["hidden_size"],)}
-    if not config["tie_word_embeddings"]:
-        shapes["lm_head.weight"] = shapes["model.embed_tokens.weight"]
-    for layer in range(config["num_hidden_layers"]):
-        shapes |= {f"model.layers.{layer}.{name}.weight": size for name, size in block_shapes(config).items()}
-    device = "cuda" if context.on_gpu else "cpu"
-    torch.manual_seed(1)
-    tensors = {}
-    for name, size in shapes.items():
-        if len(size) == 1:
-            values = torch.rand(size, device=device) + 0.5
-        else:
-            values = torch.randn(size, device=device) * (0.02 if name == "model.embed_tokens.weight" else size[1] ** -0.5)
-        tensors[name] = values.to(torch.bfloat16).cpu()
-    save_file(tensors, folder / "model.safetensors", {"format": "pt"})
-    (folder / "config.json").write_text(json.dumps(config))
-    if context.on_gpu:
-        torch.cuda.empty_cache()
-    return folder
 
 
 def decode(context, folder, kind, loads, **changes):
@@ -377,6 +239,12 @@ def quantised(context, rows):
                          f"{run['tokens_per_s']:.0f} tokens/s, {1e3 * run['step_s']:.2f} ms a step, {share:.0%} of the read rate", ""))
 
 
+def cuda_libraries():
+    """Folders of cuBLAS and others, as PyTorch's packages bring them."""
+    import torch
+    return sorted((Path(torch.__file__).parent.parent / "nvidia").glob("*/lib"))
+
+
 def with_llama_cpp(context, file, loads):
     """(tokens/s, prefill tokens/s) of each load, by llama.cpp's own benchmark; nothing where there is no build of it."""
     found = {}
@@ -386,7 +254,9 @@ def with_llama_cpp(context, file, loads):
         command = [context.llama_cpp / "llama-batched-bench", "-m", file, "-ngl", 99, "-npp", tokens, "-ntg", STEPS,
                    "-npl", ",".join(map(str, batches)), "-c", (tokens + STEPS) * max(batches), "--output-format", "jsonl"]
         left = max(5, context.deadline - time.monotonic())
-        said = subprocess.run(list(map(str, command)), capture_output=True, text=True, timeout=left)
+        environment = context.environment()
+        environment["LD_LIBRARY_PATH"] += "".join(f":{folder}" for folder in cuda_libraries())
+        said = subprocess.run(list(map(str, command)), capture_output=True, text=True, env=environment, timeout=left)
         reports = [json.loads(line) for line in said.stdout.splitlines() if line.startswith("{")]
         if said.returncode != 0 or len(reports) != len(batches):
             raise RuntimeError(f"llama-batched-bench ended with {said.returncode}: {said.stderr[-400:]}")
@@ -402,6 +272,8 @@ def many_rows(context, rows):
     folder, context_tokens = make_model(context, shape), prompts[0]
     give_tokenizer(context, folder)
     loads = [(batch, context_tokens) for batch in batches] + [(1, tokens) for tokens in prompts[1:]]
+    if not context.llama_cpp:
+        rows.append(("llama.cpp on the same files", "not compared: `./dev gpu --build` has built none for this card", ""))
     for kind in ("q4_k", "q8_0"):
         file = context.scratch / f"{shape}-{kind}.gguf"
         context.program("motley", "model", "quantize", folder, "--type", kind, "-q", "-o", file)
@@ -434,32 +306,6 @@ def memory(context, rows):
     run = json.loads(process.stdout.read().splitlines()[0])
     planned = run["weight_bytes"] + run["kv_bytes"] + run["activation_bytes"]
     rows.append((f"{shape}, memory of the process", f"{most / 2**20:.0f} MiB, {planned / 2**20:.0f} MiB of them counted by the plan", ""))
-
-
-CLUSTER = """
-format = "motley.cluster/1"
-name = "one GPU"
-
-[[machine]]
-name = "here"
-devices = ["card"]
-
-[[device_type]]
-name = "card"
-vendor = "nvidia"
-memory = "8 GiB"
-memory_bandwidth = "2 TB/s"
-flops = { fp32 = "40 TFLOP/s", bf16 = "400 TFLOP/s" }
-"""
-
-
-def link_torch(context):
-    """The program looks for LibTorch among the packages of its own Python."""
-    import torch
-    installed = context.pack / "python/lib/python3.11/site-packages/torch"
-    if not installed.exists():
-        installed.unlink(missing_ok=True)  # one of another machine
-        installed.symlink_to(Path(torch.__file__).parent)
 
 
 def doctor(context):
@@ -496,33 +342,6 @@ def serve(context, rows):
 ANSWER_TOKENS = 128
 
 
-@contextmanager
-def serving(context, plan, model):
-    """A server of its own, all devices of the plan on the one GPU: (its address, a function that tells what it has said)."""
-    said = context.scratch / f"said-{plan.stem}.txt"
-    command = [context.pack / "bin/motley", "serve", plan, "--model", model, "--backend", context.backend, "--local", "--port", 0]
-    with open(said, "w") as errors:
-        server = subprocess.Popen(list(map(str, command)), stderr=errors, env=context.environment())
-    try:
-        while not (found := re.search(r"http://[\d.]+:\d+(?=/v1)", said.read_text())):
-            if server.poll() is not None or time.monotonic() > context.deadline:
-                raise RuntimeError(f"motley serve did not listen: {said.read_text()[-400:]}")
-            time.sleep(0.1)
-        yield found[0], said.read_text
-    finally:
-        server.terminate()
-        server.wait(timeout=30)
-        shutil.copy(said, context.out)
-
-
-def complete(address, source, tokens_in, tokens_out, tell=lambda answer: answer["usage"]["completion_tokens"]):
-    """How many tokens came, or what else is to be told of the answer."""
-    body = dict(prompt=[source.randrange(3, 1000) for _ in range(tokens_in)], max_tokens=tokens_out, temperature=0, ignore_eos=True)
-    request = urllib.request.Request(f"{address}/v1/completions", json.dumps(body).encode(), {"Content-Type": "application/json"})
-    with urllib.request.urlopen(request, timeout=60) as answer:
-        return tell(json.load(answer))
-
-
 def talk(address, streams, answers=3):
     """Tokens/s of this many clients, each asking for one answer after another; the first of each is not counted."""
     import random
@@ -541,23 +360,6 @@ def talk(address, streams, answers=3):
     return sum(answer[2] for answer in done) / (max(answer[1] for answer in done) - min(answer[0] for answer in done))
 
 
-def give_tokenizer(context, model):
-    import make_model as shapes
-    shapes.TALES = context.pack / "share/motley/models/tales"
-    shapes.write_tokenizer(model)
-
-
-def serve_plan(context, model, name, cluster_text):
-    """A plan for this cluster, and a tokenizer for a model that has none."""
-    give_tokenizer(context, model)
-    cluster, plan = context.scratch / f"{name}.toml", context.scratch / f"{name}.json"
-    cluster.write_text(cluster_text)
-    link_torch(context)
-    context.program("motley", "plan", "serve", "--cluster", cluster, "--model", model, "--weight-type", "bf16", "--max-tokens",
-                    2048 if context.on_gpu else 64, "--max-sequences", 64 if context.on_gpu else 4, "-o", plan)
-    return plan
-
-
 def http(context, rows):
     """A server's clients, next to what the same model decodes in one process."""
     shape = "8b" if context.on_gpu else "small"
@@ -567,55 +369,6 @@ def http(context, rows):
         for streams in (1, 16, 64) if context.on_gpu else (1, 4):
             rows.append((f"{shape}, bf16, `motley serve`, {streams} clients over HTTP, 64 tokens in and {ANSWER_TOKENS} out",
                          f"{talk(address, streams):.0f} tokens/s", ""))
-
-
-ALIKE = "[network]\n" + "".join(f'{where} = {{ latency = "50 us", bandwidth = "10 GB/s" }}\n'
-                                for where in ("within_machine", "within_site", "between_sites"))
-TWO_MACHINES = 'name = "here"\ndevices = ["card"]\n[[machine]]\nname = "there"\ndevices = ["card"]'
-
-
-def peers(context, rows):
-    """Rows of a prompt between two stages' processes on the GPU: through the host, as between machines, and from device to device."""
-    import random
-    shape, tokens = ("8b", 2000) if context.on_gpu else ("small", 40)
-    model, answers = make_model(context, shape), {}
-    cluster = CLUSTER.replace("8 GiB", "12 GiB" if context.on_gpu else "6 MiB").replace('name = "here"\ndevices = ["card"]', TWO_MACHINES)
-    cluster += ("" if context.on_gpu else 'reserve = "0 B"\n') + ALIKE  # or prompts would be cut into other chunks
-    apart = serve_plan(context, model, "apart", cluster)
-    # All layers but one in the first stage: a prompt then passes whole, and what is left of its time is the way between the stages.
-    plan, layers = json.loads(apart.read_text()), json.loads((model / "config.json").read_text())["num_hidden_layers"]
-    for number, (place, bounds) in enumerate(zip(("here/0", "there/0"), ([0, layers - 1], [layers - 1, layers]))):
-        plan["stages"][number] |= dict(layers=bounds, devices=[place])
-        plan["routes"][0]["path"][number]["layers"] = bounds
-    plan["cluster"]["device_type"][0]["memory"] = "30 GiB"
-    plan.pop("predicted", None)
-    apart.write_text(json.dumps(plan))
-    for number, stage in enumerate(plan["stages"]):
-        stage["devices"] = [f"here/{number}"]
-    plan["cluster"]["machine"] = [{"name": "here", "devices": ["card*2"]}]
-    together = apart.with_name("together.json")
-    together.write_text(json.dumps(plan))
-
-    def median_ms(rounds, work):
-        times = []
-        for _ in range(rounds):
-            begin = time.monotonic()
-            work()
-            times.append(1e3 * (time.monotonic() - begin))
-        return statistics.median(times[1:])
-
-    for name, file in {"through the host": apart, "from GPU to GPU": together}.items():
-        with serving(context, file, model) as (address, _):
-            with urllib.request.urlopen(f"{address.replace('/v1', '')}/plan", timeout=20) as answer:
-                links = [worker["peer_links"] for worker in json.load(answer)["workers"]]
-            source = random.Random(9)
-            answers[name] = complete(address, source, tokens, 24, tell=lambda answer: answer["choices"][0]["text"])
-            prompt = median_ms(12, lambda: complete(address, source, tokens, 1))
-            short, long = (median_ms(5, lambda: complete(address, source, 40, count)) for count in (1, 65))
-            rows.append((f"{shape}, bf16, two stages, rows {name} (GPU links of the workers: {links})",
-                         f"{prompt:.1f} ms a prompt of {tokens:,} tokens over HTTP, {(long - short) / 64:.2f} ms a token", ""))
-    if len(set(answers.values())) != 1:
-        raise RuntimeError(f"the answers differ: {answers}")
 
 
 TAKER = """
@@ -697,14 +450,9 @@ def predict(context, rows):
         raise RuntimeError(f"further apart than 15 %: {', '.join(far)}")
 
 
-def nccl(context, rows):
-    if not context.on_gpu:
-        return
-    rows.append(("NCCL by the vendor interface, one rank", context.program("nccl_check").strip(), "the plain sum"))
-
-
 ALL = [
     Check("probe", "read rate of the card's memory, and its bf16 matrix peak", 40, probe),
+    Check("staging", "copies between the card and the host by size, as serving makes them; how fast memory is pinned", 120, staging),
     Check("parity", "every family, mixtures among them, weight type and KV type: logits against the processor's", 150, parity),
     Check("pipeline", "two stages on the GPU, a GPU with a processor, two ranks on the GPU: logits", 100, pipeline),
     Check("serve", "`motley plan serve` and `motley chat` with the worker on the GPU: the processor's tokens", 60, serve),
@@ -712,6 +460,7 @@ ALL = [
     Check("http", "`motley serve` of the 8 B shape on the GPU: clients over HTTP", 90, http),
     Check("predict", "`motley cluster probe` of the GPU, and the plan made from it: predicted and measured", 120, predict),
     Check("peers", "two stages' processes on the GPU: rows from device to device, and through the host", 90, peers),
+    Check("two", "`motley up` and `motley join` as two machines on the GPU, a stage each, over TLS: answers, tokens/s, prediction", 210, two),
     Check("shared", "a server on a GPU of which other programs take most, before it starts and while it serves", 90, shared),
     Check("quantised", "decode of the 1 B shape in q8_0 and q4_k", 90, quantised),
     Check("rows", "64 and 128 streams and prompts of the 8 B shape in q4_k and q8_0, against llama.cpp where there is one", 240, many_rows),
@@ -719,5 +468,6 @@ ALL = [
     Check("logits", "logits of the 1 B shape and of the tales model in bf16 against the processor's", 90, logits_of_models),
     Check("library", "the same without motley's library of kernels", 60, library),
     Check("memory", "memory that a process takes, next to the plan's figure", 60, memory),
+    Check("sums", "sums of two processes over memory of the device and of the host: bits, replays, the loss of one", 90, sums),
     Check("nccl", "NCCL's library through the interface for vendors' libraries", 30, nccl),
 ]

@@ -71,7 +71,7 @@ def main(arguments):
     parser.add_argument("--minutes", type=float, default=10)
     parser.add_argument("--out", type=Path, default=Path("gpu-results"))
     parser.add_argument("--backend", default="cuda:0")
-    parser.add_argument("--llama-cpp", type=Path, help="the folder of its programs, built for this card, to compare with")
+    parser.add_argument("--llama-cpp", type=Path, help="the folder of its programs, built for this card, to compare with (default: the pack's, if any)")
     options = parser.parse_args(arguments)
     names = options.only.split(",") if options.only else [check.name for check in checks.ALL]
     unknown = set(names) - {check.name for check in checks.ALL}
@@ -86,7 +86,9 @@ def main(arguments):
         print(f"error: {why[0]}\nhint: {why[1]}", file=sys.stderr)
         return 3
     options.out.mkdir(parents=True, exist_ok=True)
-    context = checks.Context(Path(__file__).resolve().parent, options.out.resolve(), options.backend, options.llama_cpp)
+    pack = Path(__file__).resolve().parent
+    packed = pack / "llama.cpp" if (pack / "llama.cpp").exists() and options.backend != "cpu" else None
+    context = checks.Context(pack, options.out.resolve(), options.backend, options.llama_cpp or packed)
     context.machine = f"{context.card()}, {datetime.date.today()}"
     results = run(selected, context, options.minutes)
     context.close()

@@ -85,6 +85,12 @@ def on_the_rest():
 class Bridge:
     """Links that are as fast as the kernel: one switch."""
 
+    def enter(self):
+        """Namespaces have no names yet."""
+        Path("/run/netns").mkdir(exist_ok=True)
+        subprocess.run(["mount", "-t", "tmpfs", "tmpfs", "/run/netns"], check=True)
+        ip("link", "set", "lo", "up")
+
     def begin(self):
         ip("link", "add", "bridge", "type", "bridge")
         ip("addr", "add", "10.9.0.1/24", "dev", "bridge")
@@ -96,8 +102,34 @@ class Bridge:
         ip("-n", f"m{number}", "addr", "add", f"10.9.0.{number}/24", "dev", "eth0")
         ip("-n", f"m{number}", "link", "set", "eth0", "up")
 
+    def add(self, machine):
+        ip("netns", "add", machine.name)
+        self.attach(machine.number)
+        ip("-n", machine.name, "link", "set", "lo", "up")
+
     def complete(self, machines):
         pass
+
+    def within(self, machine):
+        """Words before a command that is to run there."""
+        return ["ip", "netns", "exec", machine.name]
+
+
+class Loopback:
+    """No namespaces: machines are but names, and connections between them are without TLS."""
+
+    def enter(self):
+        pass
+
+    begin = enter
+
+    def add(self, machine):
+        pass
+
+    complete = add
+
+    def within(self, machine):
+        return []
 
 
 class Machine:
@@ -113,13 +145,11 @@ class Machine:
             self.make()
 
     def make(self):
-        ip("netns", "add", self.name)
-        self.deployment.links.attach(self.number)
-        ip("-n", self.name, "link", "set", "lo", "up")
+        self.deployment.links.add(self)
 
     def join(self, *options):
         log = (self.deployment.folder / f"{self.name}.log").open("ab")
-        command = ["ip", "netns", "exec", self.name, self.deployment.motley, "join", "--name", self.name, "--memory", self.memory,
+        command = [*self.deployment.links.within(self), self.deployment.motley, "join", "--name", self.name, "--memory", self.memory,
                    *self.options, *options]  # fmt: skip
         command = self.share.inside(command) if self.share else command
         environment = self.deployment.environment(self.name) | {"MOTLEY_LINK": self.deployment.link}
@@ -176,9 +206,7 @@ class Deployment:
         else:
             shutil.rmtree(self.folder, ignore_errors=True)
             self.folder.mkdir(parents=True)
-            Path("/run/netns").mkdir(exist_ok=True)
-            subprocess.run(["mount", "-t", "tmpfs", "tmpfs", "/run/netns"], check=True)
-            ip("link", "set", "lo", "up")
+            self.links.enter()
         self.links.begin()
         self.machines = [Machine(self, 1, memory), *(Machine(self, number, **other) for number, other in enumerate(others, 2))]
         self.links.complete(self.machines)
@@ -188,8 +216,8 @@ class Deployment:
         if training is not None:
             self.train(training)
         self.start()
-        self.wait(lambda: self.link, "no link was printed")
-        self.wait(lambda: any(" waiting " in line for line in self.log), "it does not wait for machines")
+        self.wait(lambda: self.link, "no link was printed", patience_s)
+        self.wait(lambda: any(" waiting " in line for line in self.log), "it does not wait for machines", patience_s)
         for machine in self.machines[1:]:
             machine.join()
             if machine.share:  # one after the other: what they measure is of processors that they share here

@@ -20,69 +20,84 @@ constexpr std::int64_t small_bytes = std::int64_t{16} << 10, large_bytes = std::
 constexpr double measured_s = 0.2;  // of each rate
 constexpr int untimed = 3, most_small_copies = 500;
 
-enum class Way { up, down };
-
 // Copies in one direction, by the thread that makes it.
 class HostCopies {
  public:
-  HostCopies(const std::string& device, Way way, std::int64_t bytes)
+  HostCopies(const std::string& device, CopyWay way, std::int64_t bytes, bool pinned = true)
       : device_(open_device(device)),
         way_(way),
         there_(at::zeros({bytes}, device_.options(at::kByte))),
-        here_(device_.host_space(there_, buffer_)) {
+        here_(pinned ? device_.host_space(there_, buffer_) : at::empty({bytes}, at::kByte)) {
     if (!device_.has_own_memory())
       throw input_error(device + " has no memory of its own: nothing is copied", "name a GPU, as cuda:0");
     here_.zero_();
     for (int i = 0; i < untimed; ++i) copy();
   }
   void copy() {
-    (way_ == Way::up ? there_ : here_).copy_(way_ == Way::up ? here_ : there_, true);
+    ask();
     device_.wait_for_thread();
+  }
+  CopyTimes timed() {
+    const Instant start = Clock::now();
+    ask();
+    const double asked_s = seconds_since(start);
+    device_.wait_for_thread();
+    return {.asked_s = asked_s, .done_s = seconds_since(start)};
   }
 
  private:
+  void ask() { (way_ == CopyWay::up ? there_ : here_).copy_(way_ == CopyWay::up ? here_ : there_, true); }
+
   const ComputeDevice& device_;
-  const Way way_;
+  const CopyWay way_;
   at::Tensor buffer_, there_, here_;
 };
 
 // The median, which what disturbs a few copies does not change.
-double seconds_of(const std::function<void()>& copy) {
-  std::vector<double> seconds;
+double median(std::vector<double> values) {
+  std::ranges::nth_element(values, values.begin() + std::ssize(values) / 2);
+  return values[values.size() / 2];
+}
+
+// Calls `copy` for a while, at least once.
+void repeat(const std::function<void()>& copy) {
   const Instant start = Clock::now();
-  while (seconds.empty() || (seconds_since(start) < measured_s && seconds.size() < most_small_copies)) {
-    const Instant copied = Clock::now();
-    copy();
-    seconds.push_back(seconds_since(copied));
-  }
-  std::ranges::nth_element(seconds, seconds.begin() + std::ssize(seconds) / 2);
-  return seconds[seconds.size() / 2];
+  int copies = 0;
+  do copy();
+  while (seconds_since(start) < measured_s && ++copies < most_small_copies);
 }
 
-double copy_s(const std::string& device, Way way, std::int64_t bytes) {
-  HostCopies copies(device, way, bytes);
-  return seconds_of([&] { copies.copy(); });
+}  // namespace
+
+CopyTimes copy_times(const std::string& device, CopyWay way, std::int64_t bytes, bool pinned) {
+  HostCopies copies(device, way, bytes, pinned);
+  std::vector<double> asked, done;
+  repeat([&] {
+    const CopyTimes times = copies.timed();
+    asked.push_back(times.asked_s);
+    done.push_back(times.done_s);
+  });
+  return {.asked_s = median(std::move(asked)), .done_s = median(std::move(done))};
 }
 
-// Both directions for the same time, each by a thread of its own.
-CopyRates rates_at_once(const std::string& device, double latency_s) {
-  CopyRates rates{.latency_s = latency_s};
+CopyRates copy_rates_at_once(const std::string& device, std::int64_t bytes) {
+  CopyRates rates;
   std::barrier start(2);
   std::atomic<bool> ended = false;
   std::array<std::exception_ptr, 2> failures;
-  const auto copy_for_a_while = [&](Way way) {
-    HostCopies copies(device, way, large_bytes);
+  const auto copy_for_a_while = [&](CopyWay way) {
+    HostCopies copies(device, way, bytes);
     start.arrive_and_wait();
     const Instant began = Clock::now();
     double copied = 0;
     do {
       copies.copy();
-      copied += static_cast<double>(large_bytes);
+      copied += static_cast<double>(bytes);
     } while (!ended && seconds_since(began) < measured_s);
     ended = true;
-    (way == Way::up ? rates.upload_bytes_per_s : rates.download_bytes_per_s) = copied / seconds_since(began);
+    (way == CopyWay::up ? rates.upload_bytes_per_s : rates.download_bytes_per_s) = copied / seconds_since(began);
   };
-  const auto run = [&](Way way) {
+  const auto run = [&](CopyWay way) {
     try {
       copy_for_a_while(way);
     } catch (...) {
@@ -92,22 +107,26 @@ CopyRates rates_at_once(const std::string& device, double latency_s) {
     }
   };
   {
-    const std::jthread down([&] { run(Way::down); });
-    run(Way::up);
+    const std::jthread down([&] { run(CopyWay::down); });
+    run(CopyWay::up);
   }
   for (const std::exception_ptr& failure : failures)
     if (failure) std::rethrow_exception(failure);
   return rates;
 }
 
+namespace {
+
 DeviceCopies probed_copies(const std::string& device) {
-  const double latency_s = std::max(copy_s(device, Way::up, small_bytes), copy_s(device, Way::down, small_bytes));
-  const auto rate = [&](Way way) { return static_cast<double>(large_bytes) / copy_s(device, way, large_bytes); };
-  return {
-      .device = device,
-      .alone = {.upload_bytes_per_s = rate(Way::up), .download_bytes_per_s = rate(Way::down), .latency_s = latency_s},
-      .at_once = rates_at_once(device, latency_s),
-      .free_bytes = open_device(device).free_bytes().value_or(0)};
+  const auto done_s = [&](CopyWay way, std::int64_t bytes) { return copy_times(device, way, bytes).done_s; };
+  const auto rate = [&](CopyWay way) { return static_cast<double>(large_bytes) / done_s(way, large_bytes); };
+  const double latency_s = std::max(done_s(CopyWay::up, small_bytes), done_s(CopyWay::down, small_bytes));
+  DeviceCopies copies{.device = device,
+                      .alone = {.upload_bytes_per_s = rate(CopyWay::up), .download_bytes_per_s = rate(CopyWay::down)},
+                      .at_once = copy_rates_at_once(device, large_bytes),
+                      .free_bytes = open_device(device).free_bytes().value_or(0)};
+  copies.alone.latency_s = copies.at_once.latency_s = latency_s;
+  return copies;
 }
 
 double link_s(const ComputeDevice& from, const ComputeDevice& to, std::int64_t bytes) {
@@ -119,7 +138,13 @@ double link_s(const ComputeDevice& from, const ComputeDevice& to, std::int64_t b
     to.synchronize();
   };
   for (int i = 0; i < untimed; ++i) copy();
-  return seconds_of(copy);
+  std::vector<double> seconds;
+  repeat([&] {
+    const Instant start = Clock::now();
+    copy();
+    seconds.push_back(seconds_since(start));
+  });
+  return median(std::move(seconds));
 }
 
 DeviceLink link_of(const std::string& from, const std::string& to) {

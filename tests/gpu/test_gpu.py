@@ -1,5 +1,6 @@
 """The checks on a GPU, as far as they go without one: the list, the refusal, and that a failed check ends nothing."""
 
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -76,6 +77,38 @@ def test_figures_of_llama_cpp_are_read(tmp_path):
     context.llama_cpp = None
     assert checks.with_llama_cpp(context, tmp_path / "x.gguf", loads) == {}
     context.close()
+
+
+def test_llama_cpp_is_built_for_a_card(tmp_path):
+    """By a compiler that only says what it was asked."""
+    (tmp_path / "cache/llama_cpp_python-0/vendor/llama.cpp").mkdir(parents=True)
+    (tmp_path / "bin").mkdir()
+    cmake = tmp_path / "bin/cmake"
+    command = [sys.executable, ROOT / "bench/decode/llama_cpp_build.py", "--cuda", tmp_path, "--architecture", "90", "--out", tmp_path / "out",
+               "--cache", tmp_path / "cache"]  # fmt: skip
+
+    def build(script):
+        cmake.write_text(f"#!/bin/sh\n{script}")
+        cmake.chmod(0o755)
+        return subprocess.run(command, capture_output=True, text=True, timeout=60, env=os.environ | {"PATH": f"{tmp_path}/bin:{os.environ['PATH']}"})
+
+    refused = build("echo no compiler >&2; exit 1")
+    assert refused.returncode == 1 and "no compiler" in refused.stderr and not (tmp_path / "out").exists()
+    made = tmp_path / "cache/llama.cpp-build-cuda-90/bin"
+    result = build(f'echo "$@" >> {tmp_path}/asked; mkdir -p {made}; touch {made}/llama-batched-bench')
+    assert result.returncode == 0, result.stderr
+    asked = (tmp_path / "asked").read_text()
+    assert "-DGGML_CUDA=ON -DCMAKE_CUDA_ARCHITECTURES=90 " in asked and "--target llama-batched-bench" in asked
+    assert (tmp_path / "out/llama-batched-bench").exists()
+
+
+def test_models_of_random_weights_have_the_names_that_are_read(motley, tmp_path):
+    sys.path.append(str(ROOT / "bench/decode"))
+    context = checks.Context(ROOT, tmp_path, "cpu")
+    words = ["model", "quantize", checks.make_model(context, "small"), "--type", "q8_0", "-q", "-o", tmp_path / "small.gguf"]
+    result = subprocess.run([motley, *words], capture_output=True, text=True, timeout=60)
+    context.close()
+    assert result.returncode == 0, result.stderr
 
 
 def test_prefill_counts_the_operations_of_a_published_shape():

@@ -1,5 +1,6 @@
 """The benchmarks over several machines run, and divide layers as they say. What they measure is not looked at."""
 
+import json
 import os
 import re
 import subprocess
@@ -13,6 +14,7 @@ import test_networks as networks
 ROOT = Path(__file__).resolve().parents[2]
 MACHINES = ROOT / "bench/machines"
 sys.path.insert(0, str(MACHINES))
+from one_card import on_one_machine  # noqa: E402
 from plans import divided  # noqa: E402
 from unlike import with_rates_of  # noqa: E402
 
@@ -54,6 +56,25 @@ def run(script, *arguments, folder, motley):
 def test_two_machines_with_two_devices_each_serve_one_plan(motley, tmp_path):
     out = run("tls.py", "--streams", "2", folder=tmp_path / "tls", motley=motley)
     assert re.search(r"^\| [\d.]+ \| [\d.]+ \| [\d.]+ \|$", out, re.MULTILINE), out
+
+
+@pytest.mark.parametrize("loopback", [pytest.param([], marks=networks.needs_namespaces), ["--loopback"]])
+def test_two_agents_offer_one_device_as_two_machines(loopback, motley, tmp_path):
+    """What a check of a GPU runs, here on the processor."""
+    model = ROOT / "data/models/tales"
+    command = [sys.executable, MACHINES / "one_card.py", "--motley", motley, "--model", model, "--memory", "7 MiB", "--folder", tmp_path / "two",
+               "--threads", "1", *loopback, "--", "--max-tokens", "64", "--max-sequences", "8", "--weight-type", "bf16"]  # fmt: skip
+    result = subprocess.run(list(map(str, command)), capture_output=True, text=True, timeout=120)
+    assert result.returncode == 0, result.stderr[-4000:]
+    found = json.loads(result.stdout.splitlines()[-1])
+    assert {stage["devices"][0] for stage in found["plan"]["stages"]} == {"m1/0", "m2/0"}
+    for whole, layers in {True: [[0, 8]], False: [[0, 4], [4, 8]]}.items():
+        plan = on_one_machine(found["plan"], whole)
+        assert [stage["layers"] for stage in plan["stages"]] == layers
+        file = tmp_path / "plan.json"
+        file.write_text(json.dumps(plan))
+        assert subprocess.run([motley, "verify", file], capture_output=True, timeout=60).returncode == 0
+    assert [len(answer) for answer in found["answers"]] == [16] * 6
 
 
 @networks.needs_namespaces

@@ -15,7 +15,6 @@
 #include "motley/checkpoint/quants.hpp"
 #include "motley/engine/cpu/cpu_device.hpp"
 #include "motley/engine/cuda/cuda_library.hpp"
-#include "motley/engine/stage/sampler.hpp"
 
 namespace motley {
 namespace {
@@ -291,24 +290,6 @@ TEST_F(CudaOpsTest, CacheAndAttention) {
       }
       expect_close(out, other_out, of == at::kFloat ? 1e-4 : 0);
     }
-  }
-}
-
-TEST_F(CudaOpsTest, DrawsWhatTheSamplerChooses) {
-  for (int i = 0; i < 60; ++i) {
-    const std::int64_t rows = pick(1, 3), columns = pick(2, 3000);
-    const Tensor logits = at::randn({rows, columns}) * 3;
-    std::vector<PlainDraw> draws;
-    std::vector<std::int32_t> expected;
-    for (std::int64_t row = 0; row < rows; ++row) {
-      const Sampling sampling{.temperature = one_of({0.0f, 0.7f, 1.5f}),
-                              .min_p = one_of({0.0f, 0.05f}),
-                              .seed = static_cast<std::uint64_t>(pick(0, 1000))};
-      draws.push_back({sampling.temperature, sampling.min_p, uniform_at(sampling.seed, 9)});
-      expected.push_back(
-          sample({logits[row].const_data_ptr<float>(), static_cast<std::size_t>(columns)}, sampling, 0, 9).token);
-    }
-    EXPECT_EQ(ops_.draw(logits, draws), expected);
   }
 }
 
