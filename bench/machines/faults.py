@@ -1,6 +1,7 @@
 """Random faults of workers, agents, links and machines, under load: what becomes of the requests.
 
     bench/machines/faults.py --machines 4 --faults 100 --streams 32
+    bench/machines/faults.py --backend apart --machines 3 --streams 4    # a step takes some 50 ms
 
 Prints one JSON object: requests that failed, texts that differ from those without a fault, pauses (the longest of each
 stream after each fault, where it is above 0.1 s), and processes that are left at the end."""
@@ -92,6 +93,8 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--machines", type=int, default=4)
     parser.add_argument("--memory", default="9 MiB", help="of each machine (default: two hold the tales model)")
+    parser.add_argument("--backend", choices=["cpu", "apart"], default="cpu",
+                        help="what workers compute on: processors, or the stand-in of a GPU (tests/vendor/apart)")  # fmt: skip
     parser.add_argument("--faults", type=int, default=100)
     parser.add_argument("--only", action="append", help="kind of fault; repeatable (default: all)")
     parser.add_argument("--in-order", action="store_true", help="the kinds of --only, one after the other")
@@ -102,6 +105,9 @@ def main():
     parser.add_argument("-v", "--verbose", action="store_true")
     options = parser.parse_args()
     inside()
+    if options.backend == "apart":
+        os.environ["MOTLEY_TEST_DEVICES"] = str(Path(options.build).resolve() / "libapart_device.so")
+        os.environ["MOTLEY_APART_SEED"] = str(options.seed)
     deployment = Deployment(options.folder, options.memory, options.machines, motley=Path(options.build).resolve() / "motley",
                             options=["--max-tokens", "64", "--max-sequences", "16", "--device-threads", "1"])  # fmt: skip
     load = Load(deployment, options.streams)
@@ -140,7 +146,7 @@ def main():
     left = deployment.end()
     every = sorted(pause for some in pauses.values() for pause in some)
     result = {
-        "machines": options.machines, "streams": options.streams, "faults": kinds, "requests": load.requests,
+        "machines": options.machines, "backend": options.backend, "streams": options.streams, "faults": kinds, "requests": load.requests,
         "failed": len(load.failures), "failures": sorted(set(load.failures))[:5], "changed": len(load.changed),
         "longest_pause_s": {kind: round(max(some, default=0), 2) for kind, some in pauses.items()},
         "pause_median_s": round(statistics.median(every), 2) if every else 0, "pause_p99_s": round(every[int(0.99 * (len(every) - 1))], 2) if every else 0,

@@ -40,6 +40,18 @@ def test_no_request_is_lost(motley, tmp_path, kinds):
     assert result["processes_left"] == [] and result["exit_code"] == 0
 
 
+# All workers compute on the stand-in of a GPU. `./dev test standins` has 100 faults of all kinds, one selection of them per seed.
+@networks.needs_namespaces
+@pytest.mark.parametrize("seed", range(1, 11) if os.environ.get("MOTLEY_STANDINS") == "all" else [1])
+def test_no_request_is_lost_on_a_device_apart(seed, motley, tmp_path):
+    arguments = ["--faults", 10] if os.environ.get("MOTLEY_STANDINS") == "all" else ["--faults", 2, "--in-order", "--only", "worker killed", "--only", "leaves"]
+    result = run("--backend", "apart", "--seed", seed, "--machines", 3, "--memory", "12 MiB", "--streams", 3, *arguments, folder=tmp_path / "d",
+                 motley=motley)  # fmt: skip
+    assert result["requests"] > 0 and result["failed"] == 0, result["failures"]
+    assert result["changed"] == 0
+    assert result["processes_left"] == [] and result["exit_code"] == 0
+
+
 @networks.needs_namespaces
 def test_three_machines_serve_drain_and_serve_a_plan_again(motley, tmp_path):
     script = ROOT / "tests/network/machines_script.py"
