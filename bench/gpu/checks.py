@@ -258,7 +258,7 @@ def make_model(context, shape):
     if not config["tie_word_embeddings"]:
         shapes["lm_head.weight"] = shapes["model.embed_tokens.weight"]
     for layer in range(config["num_hidden_layers"]):
-        shapes |= {f"model.layers.{layer}.{name}.weight": size for name, size in block_shapes(config).items()}
+        shapes |= {f"model.layers.{layer}.{name}": size for name, size in block_shapes(config).items()}
     device = "cuda" if context.on_gpu else "cpu"
     torch.manual_seed(1)
     tensors = {}

@@ -20,7 +20,7 @@ TestFault read_test_fault(std::string_view text) {
     if (named) fault.device = std::string(rest + 1, end);
     if (failure == std::errc() && fault.step > 0 && (named || rest == end)) return fault;
   }
-  throw input_error(fmt::format("MOTLEY_FAULT={} is no fault", text),
+  throw input_error(fmt::format("MOTLEY_FAULT={} does not name a fault", text),
                     "give illegal_access@STEP, as illegal_access@30, or illegal_access@30,box/0 for one device");
 }
 
