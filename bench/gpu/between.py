@@ -1,12 +1,14 @@
-"""Checks of what lies between devices: copies, rows of stages, sums of ranks, two machines."""
+"""Checks of what lies between devices: copies, rows of stages, sums of ranks, two machines, and a device that is lost."""
 
 import json
 import os
+import signal
 import statistics
 import subprocess
 import sys
 import time
 import urllib.request
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict
 
 from common import CLUSTER, complete, give_tokenizer, link_torch, make_model, serve_plan, serving
@@ -117,12 +119,9 @@ ALIKE = "[network]\n" + "".join(f'{where} = {{ latency = "50 us", bandwidth = "1
 TWO_MACHINES = 'name = "here"\ndevices = ["card"]\n[[machine]]\nname = "there"\ndevices = ["card"]'
 
 
-def peers(context, rows):
-    """Rows of a prompt between two stages' processes on the GPU: through the host, as between machines, and from device to device."""
-    import random
-    shape, tokens = ("8b", 2000) if context.on_gpu else ("small", 40)
-    model, answers = make_model(context, shape), {}
-    cluster = CLUSTER.replace("8 GiB", "12 GiB" if context.on_gpu else "6 MiB").replace('name = "here"\ndevices = ["card"]', TWO_MACHINES)
+def two_stages(context, model, memory):
+    """A plan for two machines, both on the GPU, of this memory: less than the model takes."""
+    cluster = CLUSTER.replace("8 GiB", memory if context.on_gpu else "6 MiB").replace('name = "here"\ndevices = ["card"]', TWO_MACHINES)
     cluster += ("" if context.on_gpu else 'reserve = "0 B"\n') + ALIKE  # or prompts would be cut into other chunks
     apart = serve_plan(context, model, "apart", cluster)
     # All layers but one in the first stage: a prompt then passes whole, and what is left of its time is the way between the stages.
@@ -133,6 +132,21 @@ def peers(context, rows):
     plan["cluster"]["device_type"][0]["memory"] = "30 GiB"
     plan.pop("predicted", None)
     apart.write_text(json.dumps(plan))
+    return apart
+
+
+def what_serves(address):
+    with urllib.request.urlopen(f"{address.replace('/v1', '')}/plan", timeout=20) as answer:
+        return json.load(answer)
+
+
+def peers(context, rows):
+    """Rows of a prompt between two stages' processes on the GPU: through the host, as between machines, and from device to device."""
+    import random
+    shape, tokens = ("8b", 2000) if context.on_gpu else ("small", 40)
+    model, answers = make_model(context, shape), {}
+    apart = two_stages(context, model, "12 GiB")
+    plan = json.loads(apart.read_text())
     for number, stage in enumerate(plan["stages"]):
         stage["devices"] = [f"here/{number}"]
     plan["cluster"]["machine"] = [{"name": "here", "devices": ["card*2"]}]
@@ -149,8 +163,7 @@ def peers(context, rows):
 
     for name, file in {"through the host": apart, "from GPU to GPU": together}.items():
         with serving(context, file, model) as (address, _):
-            with urllib.request.urlopen(f"{address.replace('/v1', '')}/plan", timeout=20) as answer:
-                links = [worker["peer_links"] for worker in json.load(answer)["workers"]]
+            links = [worker["peer_links"] for worker in what_serves(address)["workers"]]
             source = random.Random(9)
             answers[name] = complete(address, source, tokens, 24, tell=lambda answer: answer["choices"][0]["text"])
             prompt = median_ms(12, lambda: complete(address, source, tokens, 1))
@@ -159,6 +172,54 @@ def peers(context, rows):
                          f"{prompt:.1f} ms a prompt of {tokens:,} tokens over HTTP, {(long - short) / 64:.2f} ms a token", ""))
     if len(set(answers.values())) != 1:
         raise RuntimeError(f"the answers differ: {answers}")
+
+
+def faults(context, rows):
+    """Of two processes on the GPU one ends under load: it is killed, or a kernel breaks its context. Requests go on, and the other stays."""
+    import random
+    shape, count, tokens = ("1b", 32, 64) if context.on_gpu else ("small", 4, 24)
+    model = make_model(context, shape)
+    plan = two_stages(context, model, "3 GiB")
+
+    def ask_all(address):
+        ask = lambda number: complete(address, random.Random(number), 40, tokens, tell=lambda answer: answer["choices"][0]["text"])  # noqa: E731
+        with ThreadPoolExecutor(count) as clients:
+            return list(clients.map(ask, range(count)))
+
+    def disturbed(address, disturb):
+        """The texts, seconds until another plan serves, and the devices whose processes are other ones."""
+        before = what_serves(address)
+        with ThreadPoolExecutor(1) as other:
+            texts = other.submit(ask_all, address)
+            disturb({worker["device"]: worker["process"] for worker in before["workers"]})
+            begin = time.monotonic()
+            while (now := what_serves(address))["epoch"] == before["epoch"] or now["state"] != "serving":
+                if time.monotonic() > context.deadline:
+                    raise RuntimeError("no other plan serves")
+                time.sleep(0.01)
+            seconds = time.monotonic() - begin
+            processes = {worker["device"]: worker["process"] for worker in now["workers"]}
+            return texts.result(), seconds, [worker["device"] for worker in before["workers"]
+                                             if processes.get(worker["device"]) != worker["process"]]  # fmt: skip
+
+    def kill(processes):
+        time.sleep(0.3)  # they compute by then
+        os.kill(processes["there/0"], signal.SIGKILL)
+
+    with serving(context, plan, model) as (address, _):
+        expected = ask_all(address)
+        found = {"killed": disturbed(address, kill)}
+    with serving(context, plan, model, MOTLEY_TEST_DEVICES="", MOTLEY_FAULT="illegal_access@12,there/0") as (address, said):
+        found["broken by an illegal access"] = disturbed(address, lambda processes: None)
+        if context.on_gpu and "illegal memory access" not in said():
+            raise RuntimeError("the illegal access was not named")
+    for what, (texts, seconds, others) in found.items():
+        same = sum(text == wanted for text, wanted in zip(texts, expected))
+        rows.append((f"{shape}, bf16, {count} requests, the second stage's process {what}",
+                     f"a plan serves again {seconds:.1f} s later, {same} texts as without; new processes: {', '.join(others)}",
+                     f"5 s, {count}, there/0 alone"))
+        if others != ["there/0"]:
+            raise RuntimeError(f"{what}: other processes than before on {others}")
 
 
 def nccl(context, rows):

@@ -11,7 +11,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
 
-from between import nccl, peers, staging, sums, two
+from between import faults, nccl, peers, staging, sums, two
 from common import (CLUSTER, CONTEXT, PROMPT, SHAPES, STEPS, Check, Context, complete, give_tokenizer, link_torch, make_model, probe, safely,
                     serve_plan, serving)  # fmt: skip
 
@@ -461,6 +461,7 @@ ALL = [
     Check("predict", "`motley cluster probe` of the GPU, and the plan made from it: predicted and measured", 120, predict),
     Check("peers", "two stages' processes on the GPU: rows from device to device, and through the host", 90, peers),
     Check("two", "`motley up` and `motley join` as two machines on the GPU, a stage each, over TLS: answers, tokens/s, prediction", 210, two),
+    Check("faults", "one of two processes on the GPU is killed, or breaks its context, under load", 80, faults),
     Check("shared", "a server on a GPU of which other programs take most, before it starts and while it serves", 90, shared),
     Check("quantised", "decode of the 1 B shape in q8_0 and q4_k", 90, quantised),
     Check("rows", "64 and 128 streams and prompts of the 8 B shape in q4_k and q8_0, against llama.cpp where there is one", 240, many_rows),

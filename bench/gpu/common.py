@@ -179,12 +179,12 @@ def link_torch(context):
 
 
 @contextmanager
-def serving(context, plan, model):
+def serving(context, plan, model, **changes):
     """A server of its own, all devices of the plan on the one GPU: (its address, a function that tells what it has said)."""
     said = context.scratch / f"said-{plan.stem}.txt"
     command = [context.pack / "bin/motley", "serve", plan, "--model", model, "--backend", context.backend, "--local", "--port", 0]
     with open(said, "w") as errors:
-        server = subprocess.Popen(list(map(str, command)), stderr=errors, env=context.environment())
+        server = subprocess.Popen(list(map(str, command)), stderr=errors, env=context.environment(**changes))
     try:
         while not (found := re.search(r"http://[\d.]+:\d+(?=/v1)", said.read_text())):
             if server.poll() is not None or time.monotonic() > context.deadline:

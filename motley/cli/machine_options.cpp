@@ -7,6 +7,7 @@
 #include <array>
 #include <charconv>
 #include <cstdint>
+#include <cstdlib>
 #include <fstream>
 #include <iterator>
 #include <optional>
@@ -105,6 +106,12 @@ GpuList gpus_here(const MachineOptions& options, const std::filesystem::path& wo
   return options.gpus == no_gpus || !may_have_gpus() ? GpuList() : list_gpus(worker_program);
 }
 
+// The stand-in computes in the processor's place where tests name its library.
+std::string processor_backend() {
+  const char* library = std::getenv("MOTLEY_TEST_DEVICES");
+  return library != nullptr && *library != '\0' ? "apart:0" : "cpu";
+}
+
 // In these slots, with all threads but one for each GPU that is offered.
 std::vector<OfferedDevice> offered_processor(const MachineOptions& options, const std::filesystem::path& state,
                                              std::size_t first_slot, int gpus) {
@@ -137,7 +144,8 @@ std::vector<OfferedDevice> offered_processor(const MachineOptions& options, cons
                                                    .memory_bytes = memory / parts,
                                                    .bytes_per_s = all.bytes_per_s / parts,
                                                    .flop_per_s = all.flop_per_s / parts,
-                                                   .threads = threads});
+                                                   .threads = threads,
+                                                   .backend = processor_backend()});
   for (OfferedDevice& device : devices) device.slot = static_cast<std::int32_t>(first_slot++);
   return devices;
 }

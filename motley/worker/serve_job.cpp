@@ -10,9 +10,11 @@
 
 #include <algorithm>
 #include <memory>
+#include <optional>
 #include <variant>
 
 #include "motley/engine/device/device_errors.hpp"
+#include "motley/engine/device/test_faults.hpp"
 #include "motley/engine/devices.hpp"
 #include "motley/engine/stage/stage_executor.hpp"
 #include "motley/worker/job.hpp"
@@ -48,6 +50,12 @@ void tell(ControlConnection& control, const Message& message) {
   ServePlan plan;                    // this worker's part
   std::vector<std::string> devices;  // of all workers
   bool interrupted = false;
+  const std::optional<TestFault> test_fault = asked_test_fault();
+  // Of the first plan alone: the processes that take the place of those that ended count their steps again.
+  const auto is_faulty = [&](const Step& step) {
+    return test_fault && epoch == 1 && step.step == test_fault->step &&
+           (test_fault->device.empty() || test_fault->device == self.device);
+  };
   const auto run = [&](WorkQueue::Work work) {
     if (Launch* launch = std::get_if<Launch>(&work.message)) {
       if (launch->epoch <= epoch)
@@ -71,7 +79,9 @@ void tell(ControlConnection& control, const Message& message) {
           tell(control, StandbyHeld{epoch, bytes});
         });
     } else if (auto* step = std::get_if<Step>(&work.message); step != nullptr && epoch > 0) {
-      if (!interrupted) control.send(executor->execute(std::move(*step)));
+      if (interrupted) return;
+      if (is_faulty(*step)) access_illegally(device);
+      control.send(executor->execute(std::move(*step)));
     } else {
       throw Error(ErrorCode::peer, "the driver sent a message that is not for workers, or not now");
     }

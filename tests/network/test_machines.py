@@ -17,12 +17,12 @@ FAULTS = ROOT / "bench/machines/faults.py"
 needs_etcd = pytest.mark.skipif(not shutil.which("etcd"), reason="needs Debian's etcd-server")
 
 
-def run(*arguments, folder, motley):
+def run(*arguments, folder, motley, seconds=240):
     """One JSON object, of a deployment in namespaces of its own."""
     command = [sys.executable, FAULTS, "--folder", folder, "--build", motley.parent, *map(str, arguments)]
     process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     try:
-        out, err = process.communicate(timeout=240)
+        out, err = process.communicate(timeout=seconds)
     finally:
         process.kill()
     assert process.returncode == 0, err[-4000:]
@@ -37,6 +37,18 @@ def test_no_request_is_lost(motley, tmp_path, kinds):
     assert result["faults"] == dict.fromkeys(kinds, 1)
     assert result["requests"] > 0 and result["failed"] == 0, result["failures"]
     assert result["changed"] == 0  # one device for each stage, and cuts between layers are exact
+    assert result["processes_left"] == [] and result["exit_code"] == 0
+
+
+# All workers compute on the stand-in of a GPU, where a step takes long: few faults, and with `./dev test standins` 100.
+@networks.needs_namespaces
+def test_no_request_is_lost_on_a_device_apart(motley, tmp_path):
+    every = os.environ.get("MOTLEY_STANDINS") == "all"
+    faults = ["--faults", 100] if every else ["--faults", 2, "--in-order", "--only", "worker killed", "--only", "leaves"]
+    result = run("--backend", "apart", "--machines", 3, "--streams", 3, "--tokens", 12, *faults, folder=tmp_path / "d", motley=motley,
+                 seconds=3600 if every else 240)  # fmt: skip
+    assert result["requests"] > 0 and result["failed"] == 0, result["failures"]
+    assert result["changed"] == 0
     assert result["processes_left"] == [] and result["exit_code"] == 0
 
 

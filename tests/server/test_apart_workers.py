@@ -3,6 +3,7 @@
 import json
 import os
 import random
+import re
 import subprocess
 import time
 from concurrent.futures import ThreadPoolExecutor
@@ -52,10 +53,17 @@ def test_workers_on_a_device_apart_die_and_no_text_changes(seed, start_server, t
     processors = start_server(*arguments)
     expected = texts(Deployment(processors))
     assert len(set(expected)) > 1
+    devices = sorted(Deployment(processors).workers())
     processors.stop()
+    broken = random.Random(-seed).choice(devices)
+    monkeypatch.setenv("MOTLEY_FAULT", f"illegal_access@4,{broken}")
     deployment = Deployment(start_server(*arguments, "--backend", "apart:0"))
     assert {worker["kernels"] for worker in deployment.plan()["workers"]} == {"aten"}
+    before = deployment.workers()
     assert texts(deployment) == expected
+    after = deployment.workers()
+    assert [device for device in sorted(before) if after[device] != before[device]] == [broken]
+    assert re.search(f"{broken}, at or before step \\d+: .*an illegal memory access was encountered", deployment.server.text())
     device = random.Random(seed).choice(sorted(deployment.workers()))
     with ThreadPoolExecutor(len(NUMBERS)) as pool:
         requests = [pool.submit(deployment.ask, number, TOKENS) for number in NUMBERS]

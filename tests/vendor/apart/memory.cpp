@@ -10,6 +10,7 @@
 #include <cstdlib>
 #include <cstring>
 #include <memory>
+#include <string>
 
 #include "tests/vendor/apart/streams.hpp"
 
@@ -207,7 +208,12 @@ Opened::~Opened() {
 }
 
 void Opened::add(const void* inside, const char* user) {
-  TORCH_CHECK(Memory::around(inside)->open(inside), user, " uses memory that another stream has given back");
+  constexpr std::int32_t illegal_address = 700;  // as CUDA has it
+  Memory* memory = Memory::around(inside);
+  if (memory == nullptr)
+    throw c10::AcceleratorError({__func__, __FILE__, __LINE__}, illegal_address,
+                                std::string(user) + ": an illegal memory access was encountered");
+  TORCH_CHECK(memory->open(inside), user, " uses memory that another stream has given back");
   places_.push_back(inside);
 }
 

@@ -74,7 +74,13 @@ void Stream::wait() {
   std::unique_lock lock(mutex_);
   const std::uint64_t end = put_;
   changed_.wait(lock, [&] { return done_ >= end; });
-  if (failure_) std::rethrow_exception(std::exchange(failure_, nullptr));
+  if (!failure_) return;
+  try {
+    std::rethrow_exception(std::exchange(failure_, nullptr));
+  } catch (const c10::AcceleratorError&) {
+    failure_ = std::current_exception();
+    throw;
+  }
 }
 
 bool Stream::idle() const {

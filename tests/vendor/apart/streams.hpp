@@ -27,7 +27,8 @@ class Stream {
   Stream& operator=(const Stream&) = delete;
 
   void put(std::function<void()> task, Start start = Start::late);
-  // Until all that was put is done. Throws what one of the tasks threw since the last call.
+  // Until all that was put is done. Throws what one of the tasks threw since the last call; an error of the device's
+  // context at each call from then on.
   void wait();
   bool idle() const;
 
