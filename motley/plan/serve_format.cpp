@@ -6,6 +6,10 @@
 
 namespace motley {
 
+EnumNames<StandbyTier> names_of(Bound<StandbyTier>) {
+  return {{StandbyTier::device, "device"}, {StandbyTier::host, "host"}};
+}
+
 EnumNames<StageRole> names_of(Bound<StageRole>) {
   return {{StageRole::any, "any"}, {StageRole::prefill, "prefill"}, {StageRole::decode, "decode"}};
 }
@@ -51,7 +55,10 @@ Schema<StandbyWeights> schema_of(Bound<StandbyWeights>) {
   return Schema<W>("standby weights", "Layers of other stages of which a stage holds copies, cut as its own.")
       .custom<LayerRange>(layers_row("Transformer blocks; with the first one also the embedding, with the last one the "
                                      "final norm and the LM head."),
-                          &W::layers, read_layers, write_layers);
+                          &W::layers, read_layers, write_layers)
+      .field("tier", &W::tier,
+             "Where they lie: `device`, or `host` for its host's memory. Of a processor both are one. Default: "
+             "`device`.");
 }
 
 Schema<Stage> schema_of(Bound<Stage>) {

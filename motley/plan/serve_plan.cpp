@@ -13,12 +13,14 @@ TierMemory tier_memory(const RankMemory& bytes) {
   return {.weights = bytes.weights, .kv = bytes.kv, .activations = bytes.activations};
 }
 
-std::int64_t standby_bytes(const Architecture& arch, const Stage& stage, const Shard& shard) {
+// Of the copies in one tier.
+std::int64_t standby_bytes(const Architecture& arch, const Stage& stage, const Shard& shard, StandbyTier tier) {
   const auto bytes = [&](const ModelPart& part) { return weight_bytes(arch, part, shard, stage.weight_type); };
   const ModelPart own{{}, stage.embedding, stage.head};
   ModelPart ends = own;
   std::int64_t blocks = 0;
   for (const StandbyWeights& standby : stage.standby_weights) {
+    if (standby.tier != tier) continue;
     blocks += bytes({.layers = standby.layers});
     ends.embedding = ends.embedding || standby.layers.first == 0;
     ends.head = ends.head || standby.layers.end == arch.layers;
@@ -66,7 +68,12 @@ std::vector<DeviceMemory> stage_memory(const ServePlan& plan, const Stage& stage
                       .kv = cache_bytes(arch, stage.layers, shards[rank], stage.kv_type, cache_room(stage), plan.step),
                       .activations = activation_bytes(arch, part, shards[rank], stage.weight_type, plan.step)};
     }
-    bytes.device.standby = standby_bytes(arch, stage, shards[rank]);
+    bytes.device.standby = standby_bytes(arch, stage, shards[rank], StandbyTier::device);
+    if (const std::int64_t on_host = standby_bytes(arch, stage, shards[rank], StandbyTier::host); on_host > 0) {
+      const MemoryTiers tiers = tiers_of(plan.cluster, device);
+      (tiers.is_processor ? bytes.device : bytes.host).standby += on_host;
+      if (!tiers.is_processor) bytes.host.limit = tiers.host_bytes;
+    }
     bytes.device.reserve = type.reserve_bytes.value_or(0);
     bytes.device.limit = type.memory_bytes;
     memory.push_back(bytes);

@@ -25,10 +25,16 @@ namespace motley {
 enum class StageRole { any, prefill, decode };
 EnumNames<StageRole> names_of(Bound<StageRole>);
 
+// Where such copies lie: in the device's own memory, or in its host's, from which they are copied to the device that
+// takes them over. Of a processor both are one.
+enum class StandbyTier { device, host };
+EnumNames<StandbyTier> names_of(Bound<StandbyTier>);
+
 // Layers of other stages of which a stage holds copies, cut as its own, so that it need not load them after a loss.
 // With the model's first layer come the embedding, with its last the final norm and the head.
 struct StandbyWeights {
   LayerRange layers;
+  StandbyTier tier = StandbyTier::device;
   bool operator==(const StandbyWeights&) const = default;
 };
 

@@ -216,7 +216,7 @@ class Verifier {
       const std::string& device = stage.devices[rank];
       for (const auto& [tier, of] : memory_tiers) check_limit(device, tier, memory[rank].*of, stage, place);
       check_prediction(device, memory[rank]);
-      if (stage.offload) count_shared(device, memory[rank]);
+      if (stage.offload || memory[rank].host.standby > 0) count_shared(device, memory[rank]);
     }
   }
 
@@ -226,7 +226,7 @@ class Verifier {
     if (excess <= 0) return;
     if (memory.limit == 0) {
       const std::string_view key = tier == "host" ? "host_memory" : "disk";
-      add(place + ".offload",
+      add(place + (stage.offload ? ".offload" : ".standby_weights"),
           fmt::format("{} of \"{}\" lie on its {}, and its machine has no `{}`",
                       human_bytes(static_cast<double>(memory.total())), device, tier, key),
           fmt::format("give the machine `{}`, or move them elsewhere", key));
@@ -253,6 +253,7 @@ class Verifier {
       all.weights += (memory.*of).weights;
       all.kv += (memory.*of).kv;
       all.activations += (memory.*of).activations;
+      all.standby += (memory.*of).standby;
       all.limit = (memory.*of).limit;
     }
   }
@@ -265,7 +266,7 @@ class Verifier {
         const TierMemory& all = held.all.*of;
         if (of == &DeviceMemory::device || held.devices < 2 || all.total() <= all.limit) continue;
         add(machine,
-            fmt::format("its {} devices that offload hold {} on the {}, which has {}", held.devices,
+            fmt::format("its {} devices hold {} on the {}, which has {}", held.devices,
                         human_bytes(static_cast<double>(all.total())), tier,
                         human_bytes(static_cast<double>(all.limit))),
             fmt::format("give the stages of \"{}\" fewer layers, or fewer of them on the {}", machine, tier));

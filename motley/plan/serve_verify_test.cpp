@@ -77,6 +77,25 @@ TEST(Verify, StandbyWeightsTakeMemory) {
   EXPECT_EQ(verify(plan)[0].place, "laptop/0");
 }
 
+// In the host's memory, which has to be there; a processor's is one with its own.
+TEST(Verify, StandbyWeightsOfTheHostCountThere) {
+  ServePlan plan = garage_plan();
+  for (auto& type : plan.cluster.types) type.memory_bytes *= 4;
+  const auto memory = [&] { return stage_memory(plan, plan.stages[2])[0]; };
+  plan.stages[2].standby_weights = {{{0, 6}}};
+  const std::int64_t copies = memory().device.standby;
+  plan.stages[2].standby_weights[0].tier = StandbyTier::host;
+  const int device = plan.cluster.find_device("laptop/0");
+  ASSERT_EQ(tiers_of(plan.cluster, device).is_processor, true);
+  EXPECT_EQ(memory().device.standby, copies);
+  EXPECT_EQ(memory().host.total(), 0);
+
+  DeviceType& type = plan.cluster.types[static_cast<std::size_t>(plan.cluster.devices[device].type)];
+  type.vendor = "nvidia";
+  EXPECT_EQ(memory().device.standby, 0);
+  EXPECT_EQ(memory().host.standby, copies);
+}
+
 TEST(Verify, EachBreakageIsFoundAlone) {
   const Breakage cases[] = {
       {"unknown device",

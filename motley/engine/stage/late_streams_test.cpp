@@ -6,6 +6,7 @@
 #include <future>
 
 #include "motley/engine/device/apart_device_test.hpp"
+#include "motley/engine/device/memory_meter.hpp"
 #include "motley/engine/stage/load_ahead.hpp"
 #include "motley/engine/stage/random_model_test.hpp"
 #include "motley/engine/stage/stage_model.hpp"
@@ -68,6 +69,35 @@ TEST_F(LateStreamsTest, WeightsOfAnotherThreadStayForAStepThatIsUnderWay) {
   const at::Tensor hidden = wider->forward(prompt(), {});
   const auto narrow = after(std::move(wider), layers({0, 1}), 3);  // lets the weights of two layers go
   EXPECT_TRUE(hidden.cpu().equal(expected));
+}
+
+TEST_F(LateStreamsTest, CopiesInTheHostsMemoryTakeNoneOfTheDevicesUntilItTakesThemOver) {
+  const c10::InferenceMode guard;
+  const at::Tensor expected = after(nullptr, layers({0, 3}), 1)->forward(prompt(), {}).cpu();
+  for (const bool ahead_of_time : {false, true}) {
+    auto first = after(nullptr, layers({0, 1}), 1);
+    const std::int64_t before = apart_device().meter().bytes();
+    StageSpec with_copies = layers({0, 1});
+    with_copies.host_standby = {{1, 3}};
+    LoadAhead ahead;
+    std::promise<std::int64_t> held;
+    ahead.begin_standby(with_copies, folder_, apart_device(), *first,
+                        [&](std::int64_t bytes) { held.set_value(bytes); });
+    EXPECT_GT(held.get_future().get(), 0);
+    ahead.end_into(*first);
+    EXPECT_EQ(apart_device().meter().bytes(), before);
+
+    if (ahead_of_time) {
+      std::promise<void> there;
+      ahead.begin(layers({0, 3}), folder_, apart_device(), *first, [&] { there.set_value(); });
+      there.get_future().wait();
+      ahead.end_into(*first);
+      EXPECT_GT(apart_device().meter().bytes(), before);
+    }
+    const auto wider = after(std::move(first), layers({0, 3}), 2);
+    EXPECT_EQ(wider->loaded_bytes(), 0);
+    EXPECT_TRUE(wider->forward(prompt(), {}).cpu().equal(expected));
+  }
 }
 
 }  // namespace

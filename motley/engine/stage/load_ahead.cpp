@@ -91,8 +91,11 @@ bool has_room_beside(const Assignment& now, const Assignment& next, std::int64_t
   const bool alike = now.degree == next.degree && now.rank == next.rank && a.shares == b.shares &&
                      a.expert_shares == b.expert_shares && a.weight_type == b.weight_type;
   std::int64_t both = 0;
+  Stage on_device = a;  // copies in the host's memory come to the device, too
+  std::erase_if(on_device.standby_weights,
+                [](const StandbyWeights& copies) { return copies.tier == StandbyTier::host; });
   if (alike)
-    for (const LayerRange& held : held_layers(a, b.layers)) both += held.size();
+    for (const LayerRange& held : held_layers(on_device, b.layers)) both += held.size();
   const std::int64_t lacking =
       next.memory.weights * (b.layers.size() - both) / std::max<std::int64_t>(1, b.layers.size());
   return now.memory.total() + lacking <= memory_bytes;

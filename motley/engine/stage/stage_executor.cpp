@@ -39,7 +39,8 @@ StageSpec spec_of(const ServePlan& plan, const Assignment& assignment) {
                  .kv_tokens = stage.kv_tokens,
                  .kv_sequences = stage.kv_sequences,
                  .limits = plan.step};
-  for (const StandbyWeights& standby : stage.standby_weights) spec.standby.push_back(standby.layers);
+  for (const StandbyWeights& standby : stage.standby_weights)
+    (standby.tier == StandbyTier::host ? spec.host_standby : spec.standby).push_back(standby.layers);
   if (stage.offload) spec.offload = place_layers(*stage.offload, stage.layers.size());
   return spec;
 }

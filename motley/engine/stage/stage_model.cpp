@@ -486,6 +486,7 @@ void StageModel::load_standby(const std::filesystem::path& model, const std::fun
 std::int64_t StageModel::standby_bytes() const {
   std::set<std::string> names;
   for (const TensorSpec& tensor : standby_tensors(impl_->spec, impl_->shard)) names.insert(tensor.name);
+  for (const TensorSpec& tensor : host_standby_tensors(impl_->spec, impl_->shard)) names.insert(tensor.name);
   for (const TensorSpec& tensor : own_tensors(impl_->spec, impl_->shard)) names.erase(tensor.name);
   std::int64_t bytes = 0;
   for (const auto& [name, tensor] : impl_->weights.held)
@@ -496,8 +497,12 @@ std::int64_t StageModel::standby_bytes() const {
 void StageModel::take_weights(StageModel& other) {
   for (const auto& [name, tensor] : other.impl_->weights.held)
     for (const Tensor& part : {tensor.matrix.values, tensor.matrix.scales})
-      if (part.defined()) take_over(part, impl_->device);
-  impl_->weights.held.merge(other.impl_->weights.held);
+      if (part.defined() && !tensor.on_host) take_over(part, impl_->device);
+  // A copy that came to the device meanwhile takes the place of the host's.
+  for (const auto& [name, tensor] : other.impl_->weights.held) {
+    const auto [mine, added] = impl_->weights.held.try_emplace(name, tensor);
+    if (!added && mine->second.on_host) mine->second = tensor;
+  }
 }
 
 StageModel::StageModel(const StageSpec& spec, StageWeights weights, WorkerGroup* group, const ComputeDevice& device) {

@@ -24,8 +24,9 @@ struct StageSpec {
   std::int64_t kv_tokens = 0;
   std::int64_t kv_sequences = 0;
   StepLimits limits = {};
-  std::optional<LayerHomes> offload = {};  // none: all in the device's own memory
-  std::vector<LayerRange> standby = {};    // layers of which it holds the weights as well
+  std::optional<LayerHomes> offload = {};     // none: all in the device's own memory
+  std::vector<LayerRange> standby = {};       // layers of which it holds the weights as well
+  std::vector<LayerRange> host_standby = {};  // the same in the host's memory, where the device has its own
   // Of layers that stay in the device's memory: what is offloaded is held whole, windows or not.
   CacheRoom cache_room() const { return {kv_tokens, offload ? 0 : kv_sequences}; }
   std::vector<Shard> shards() const { return make_shards(arch, degree, shares, weight_type, expert_shares); }

@@ -21,6 +21,14 @@ namespace {
 
 using Tensors = std::map<std::string, WeightMatrix>;  // by role
 
+std::vector<TensorSpec> tensors_with_ends(const StageSpec& spec, const Shard& shard,
+                                          const std::vector<LayerRange>& of) {
+  std::vector<TensorSpec> all;
+  for (const LayerRange& layers : of)
+    std::ranges::move(held_tensors(spec.arch, with_ends(spec.arch, layers), shard), std::back_inserter(all));
+  return all;
+}
+
 }  // namespace
 
 std::vector<TensorSpec> own_tensors(const StageSpec& spec, const Shard& shard) {
@@ -28,10 +36,11 @@ std::vector<TensorSpec> own_tensors(const StageSpec& spec, const Shard& shard) {
 }
 
 std::vector<TensorSpec> standby_tensors(const StageSpec& spec, const Shard& shard) {
-  std::vector<TensorSpec> all;
-  for (const LayerRange& layers : spec.standby)
-    std::ranges::move(held_tensors(spec.arch, with_ends(spec.arch, layers), shard), std::back_inserter(all));
-  return all;
+  return tensors_with_ends(spec, shard, spec.standby);
+}
+
+std::vector<TensorSpec> host_standby_tensors(const StageSpec& spec, const Shard& shard) {
+  return tensors_with_ends(spec, shard, spec.host_standby);
 }
 
 WeightLoader::WeightLoader(const StageSpec& spec, const std::filesystem::path& model, const ComputeDevice& device,
@@ -50,21 +59,46 @@ WeightLoader::WeightLoader(const StageSpec& spec, const std::filesystem::path& m
 
 void WeightLoader::keep_needed() const {
   RetainedTensors needed;
-  const auto keep = [&](const std::vector<TensorSpec>& tensors) {
+  const auto keep = [&](const std::vector<TensorSpec>& tensors, bool on_host_alone = false) {
     for (const TensorSpec& tensor : tensors) {
       const auto found = held_->find(tensor.name);
-      if (found != held_->end() && found->second.slice == slice_of(spec_.arch, tensor, shard_) &&
+      if (found != held_->end() && (found->second.on_host || !on_host_alone) &&
+          found->second.slice == slice_of(spec_.arch, tensor, shard_) &&
           found->second.matrix.type == held_type(spec_.arch, tensor, spec_.weight_type))
         needed.insert(*found);
     }
   };
   keep(own_tensors(spec_, shard_));
   keep(standby_tensors(spec_, shard_));
+  keep(host_standby_tensors(spec_, shard_), device_.has_own_memory());
   *held_ = std::move(needed);
 }
 
 void WeightLoader::standby() {
   for (const TensorSpec& tensor : standby_tensors(spec_, shard_)) load(tensor);
+  for (const TensorSpec& tensor : host_standby_tensors(spec_, shard_))
+    device_.has_own_memory() ? load_to_host(tensor) : static_cast<void>(load(tensor));
+}
+
+// Into memory that the device reads by itself, as the checkpoint has it.
+void WeightLoader::load_to_host(const TensorSpec& tensor) {
+  MOTLEY_CHECK(held_ != nullptr);
+  if (!held_->contains(tensor.name)) {
+    const Slice slice = slice_of(spec_.arch, tensor, shard_);
+    const WeightMatrix matrix = read(tensor, slice, held_type(spec_.arch, tensor, spec_.weight_type), true);
+    loaded_bytes_ += allocated_bytes(matrix.values);
+    held_->emplace(tensor.name, HeldTensor{slice, matrix, /*on_host=*/true});
+  }
+  if (progress_) progress_(static_cast<double>(bytes_) / static_cast<double>(expected_bytes_));
+}
+
+// The allocator of pinned memory gives it to no one else while the copy is under way.
+WeightMatrix WeightLoader::bring(const TensorSpec& tensor, const WeightMatrix& from_host) const {
+  WeightMatrix matrix = from_host;
+  matrix.values = device_.empty(from_host.values.sizes(), from_host.values.scalar_type());
+  matrix.values.copy_(from_host.values, /*non_blocking=*/true);
+  if (tensor.is_matrix()) ops_->prepare(matrix);
+  return matrix;
 }
 
 // A plan for a file counts with its tensors' types.
@@ -83,7 +117,9 @@ WeightMatrix WeightLoader::load(const TensorSpec& tensor) {
   const DType type = held_type(spec_.arch, tensor, spec_.weight_type);
   WeightMatrix matrix;
   if (held_ != nullptr && held_->contains(tensor.name)) {
-    matrix = held_->at(tensor.name).matrix;
+    HeldTensor& held = held_->at(tensor.name);
+    if (held.on_host) held = {slice, bring(tensor, held.matrix)};
+    matrix = held.matrix;
   } else {
     matrix = read(tensor, slice, type);
     loaded_bytes_ += allocated_bytes(matrix.values);
@@ -94,23 +130,27 @@ WeightMatrix WeightLoader::load(const TensorSpec& tensor) {
   return matrix;
 }
 
-WeightMatrix WeightLoader::read(const TensorSpec& tensor, const Slice& slice, DType type) {
+WeightMatrix WeightLoader::read(const TensorSpec& tensor, const Slice& slice, DType type, bool to_host) {
   check_type(tensor);
+  PinnedPieces* const pieces = to_host ? nullptr : &pieces_;
+  const auto space = [&](at::IntArrayRef shape, at::ScalarType of) {
+    return to_host ? at::empty(shape, at::TensorOptions(of).pinned_memory(true)) : device_.empty(shape, of);
+  };
   WeightMatrix loaded{.type = type};
   if (is_quantised(type)) {
     const Span columns = whole_blocks(type, slice.columns);
     loaded.inputs = slice.held_columns();
     loaded.skipped = slice.columns.first - columns.first;
     const std::int64_t times = slice.column_step > 0 ? slice.times : 1;
-    loaded.values = device_.empty({slice.held_rows(), times * motley::bytes_of(type, columns.size())}, at::kByte);
-    read_blocks(checkpoint_, tensor, slice, type, loaded.values, &pieces_);
+    loaded.values = space({slice.held_rows(), times * motley::bytes_of(type, columns.size())}, at::kByte);
+    read_blocks(checkpoint_, tensor, slice, type, loaded.values, pieces);
   } else {
     std::vector<std::int64_t> shape{slice.held_rows()};
     if (tensor.is_matrix()) shape.push_back(slice.held_columns());
-    loaded.values = device_.empty(shape, scalar_type(type));
-    read_tensor(checkpoint_, tensor, slice, loaded.values, &pieces_);
+    loaded.values = space(shape, scalar_type(type));
+    read_tensor(checkpoint_, tensor, slice, loaded.values, pieces);
   }
-  if (tensor.is_matrix()) ops_->prepare(loaded);
+  if (tensor.is_matrix() && !to_host) ops_->prepare(loaded);
   return loaded;
 }
 

@@ -29,6 +29,7 @@ class BlockStore {
 struct HeldTensor {
   Slice slice;
   WeightMatrix matrix;
+  bool on_host = false;  // where the device has memory of its own: in the host's, as Ops::prepare() has not seen it
 };
 using RetainedTensors = std::map<std::string, HeldTensor>;
 
@@ -39,9 +40,10 @@ struct StageWeights {
   std::int64_t loaded_bytes = 0;  // of them: read, not held before
 };
 
-// Those of a rank's part, and those of which it holds its slice as well.
+// Those of a rank's part, and those of which it holds its slice as well, in one place or the other.
 std::vector<TensorSpec> own_tensors(const StageSpec& spec, const Shard& shard);
 std::vector<TensorSpec> standby_tensors(const StageSpec& spec, const Shard& shard);
+std::vector<TensorSpec> host_standby_tensors(const StageSpec& spec, const Shard& shard);
 
 // Reads a rank's weights from a model folder or a GGUF file, in the types that the plan has for them. What `held` has
 // of them is not read again, what it has of others is let go at once, and what is read is added to it; nullptr: nothing
@@ -66,7 +68,9 @@ class WeightLoader {
   void check_type(const TensorSpec& tensor) const;
   void keep_needed() const;
   WeightMatrix load(const TensorSpec& tensor);
-  WeightMatrix read(const TensorSpec& tensor, const Slice& slice, DType type);
+  WeightMatrix read(const TensorSpec& tensor, const Slice& slice, DType type, bool to_host = false);
+  WeightMatrix bring(const TensorSpec& tensor, const WeightMatrix& from_host) const;
+  void load_to_host(const TensorSpec& tensor);
   std::map<std::string, WeightMatrix> load_all(const std::vector<TensorSpec>& tensors);
   std::vector<TensorSpec> tensors_of(std::int64_t layer) const;
 
