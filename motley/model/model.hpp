@@ -182,7 +182,7 @@ std::int64_t held_bytes(const Slice& slice, DType type);
 std::int64_t weight_bytes(const Architecture& arch, const ModelPart& part, const Shard& shard, DType weight_type);
 // Of one block, as of all of its kind.
 std::int64_t block_bytes(const Architecture& arch, std::int64_t layer, const Shard& shard, DType weight_type);
-// The same where its tensors are at hand: listing them takes longer.
+// The same of tensors that were listed: listing them takes longer.
 std::int64_t block_bytes(const Architecture& arch, std::span<const TensorSpec> tensors, const Shard& shard,
                          DType weight_type);
 std::int64_t largest_block_bytes(const Architecture& arch, const Shard& shard, DType weight_type);
