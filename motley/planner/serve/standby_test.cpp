@@ -11,12 +11,12 @@ namespace {
 // Six layers of about 26 MB in fp16 each.
 Model six_layers() { return llama_of(1024, 6, 8, 8, 2816, 4000); }
 
-Cluster three_machines(const std::string& memory) {
+Cluster three_machines(const std::string& memory,
+                       const std::string& machines = "count = 3\ndevices = [\"core\"]") {
   return cluster_of(R"(format = "motley.cluster/1"
 [[machine]]
 name = "m"
-count = 3
-devices = ["core"]
+)" + machines + R"(
 [[device_type]]
 name = "core"
 vendor = "nvidia"
@@ -26,6 +26,7 @@ memory_bandwidth = "400 GB/s"
 flops = { fp16 = "40 TFLOP/s" }
 reserve = "8 MiB"
 [network]
+within_machine = { latency = "10 us", bandwidth = "10 GB/s" }
 within_site = { latency = "10 us", bandwidth = "10 GB/s" }
 )");
 }
@@ -83,6 +84,39 @@ TEST(Standby, StagesGrowToBothSidesAsFarAsTheyHaveRoom) {
   fill_standby(plan);
   EXPECT_EQ(plan.stages[1].standby_weights, (std::vector<StandbyWeights>{{{1, 2}}}));
   EXPECT_TRUE(plan.stages[0].standby_weights.empty());
+}
+
+std::int64_t copies_on_hosts(const Stage& stage) {
+  std::int64_t layers = 0;
+  for (const StandbyWeights& standby : stage.standby_weights)
+    layers += standby.tier == StandbyTier::host ? standby.layers.size() : 0;
+  return layers;
+}
+
+// Of 70 MiB a tenth is left to other programs, which makes room for two layers; devices have room for one copy.
+TEST(Standby, WhatDevicesHaveNoRoomForLiesOnTheirHosts) {
+  const auto filled = [](const std::string& machines) {
+    ServePlan plan = planned_over(three_machines("1 GiB", machines), {});
+    Stage with = plan.stages[1];
+    with.standby_weights = {{{with.layers.first - 1, with.layers.first}}};
+    const std::int64_t one = stage_memory(plan, with)[0].device.total();
+    for (DeviceType& type : plan.cluster.types) type.memory_bytes = one;
+    for (std::size_t i = 0; i < plan.stages.size(); ++i) plan.stages[i].kv_tokens = plan.stages[1].kv_tokens;
+    fill_standby(plan);
+    return plan;
+  };
+  const ServePlan apart = filled("count = 3\ndevices = [\"core\"]\nhost_memory = \"70 MiB\"");
+  ASSERT_EQ(apart.stages.size(), 3u);
+  const Stage& middle = apart.stages[1];
+  EXPECT_EQ(middle.standby_weights,
+            (std::vector<StandbyWeights>{{{0, 1}, StandbyTier::host}, {{1, 2}}, {{4, 5}, StandbyTier::host}}));
+  EXPECT_GT(stage_memory(apart, middle)[0].host.standby, 0);
+  const ServePlan together = filled("devices = [\"core*3\"]\nhost_memory = \"70 MiB\"");
+  std::int64_t all = 0;
+  for (const Stage& stage : together.stages) all += copies_on_hosts(stage);
+  EXPECT_EQ(all, 2) << "they share the memory of their host";
+  const ServePlan none = filled("count = 3\ndevices = [\"core\"]");
+  for (const Stage& stage : none.stages) EXPECT_EQ(copies_on_hosts(stage), 0);
 }
 
 // What is set aside is taken from keys and values, and nothing is set aside where the model would not fit any more.
