@@ -52,7 +52,8 @@ for name in models.MODELS:
     (folder / "model.safetensors.index.json").unlink(missing_ok=True)
 make_model.make("small256", Path(sys.argv[1]) / "small256")
 END
-XZ_OPT="-3 -T0" tar -C "$(dirname "$folder")" -cJf "$folder.tar.xz" "$(basename "$folder")"
+# The programs are alike in much that lies further apart than this preset looks back.
+XZ_OPT="--lzma2=preset=3,dict=64MiB -T0" tar -C "$(dirname "$folder")" -cJf "$folder.tar.xz" "$(basename "$folder")"
 du -sm "$folder.tar.xz" | awk '$1 > 60 {print "error: " $2 " takes " $1 " MiB, more than 60" > "/dev/stderr"; exit 1}'
 rm -f "$(dirname "$folder")/llama.cpp.tar.xz"
 if [ -n "$llama_cpp" ] && [ -d "$llama_cpp" ]; then
