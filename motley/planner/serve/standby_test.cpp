@@ -95,10 +95,18 @@ std::int64_t copies_on_hosts(const Stage& stage) {
 
 // Of 70 MiB a tenth is left to other programs, which makes room for two layers; devices have room for one copy.
 TEST(Standby, WhatDevicesHaveNoRoomForLiesOnTheirHosts) {
-  const auto filled = [](const std::string& machines) {
-    ServePlan plan = planned_over(three_machines("1 GiB", machines), {});
+  const ServePlan planned = planned_over(three_machines("1 GiB"), {});
+  ASSERT_EQ(planned.stages.size(), 3u);
+  const auto filled = [&](const std::string& machines) {
+    ServePlan plan = planned;
+    plan.cluster = three_machines("1 GiB", machines);
+    for (std::size_t i = 0; i < plan.stages.size(); ++i) {
+      const auto first = static_cast<std::int64_t>(2 * i);
+      plan.stages[i].layers = plan.routes[0].path[i].layers = {first, first + 2};
+      plan.stages[i].devices = {plan.cluster.devices[i].name};
+    }
     Stage with = plan.stages[1];
-    with.standby_weights = {{{with.layers.first - 1, with.layers.first}}};
+    with.standby_weights = {{{1, 2}}};
     const std::int64_t one = stage_memory(plan, with)[0].device.total();
     for (DeviceType& type : plan.cluster.types) type.memory_bytes = one;
     for (std::size_t i = 0; i < plan.stages.size(); ++i) plan.stages[i].kv_tokens = plan.stages[1].kv_tokens;
@@ -106,11 +114,11 @@ TEST(Standby, WhatDevicesHaveNoRoomForLiesOnTheirHosts) {
     return plan;
   };
   const ServePlan apart = filled("count = 3\ndevices = [\"core\"]\nhost_memory = \"70 MiB\"");
-  ASSERT_EQ(apart.stages.size(), 3u);
   const Stage& middle = apart.stages[1];
   EXPECT_EQ(middle.standby_weights,
             (std::vector<StandbyWeights>{{{0, 1}, StandbyTier::host}, {{1, 2}}, {{4, 5}, StandbyTier::host}}));
   EXPECT_GT(stage_memory(apart, middle)[0].host.standby, 0);
+  EXPECT_TRUE(verify(apart).empty());
   const ServePlan together = filled("devices = [\"core*3\"]\nhost_memory = \"70 MiB\"");
   std::int64_t all = 0;
   for (const Stage& stage : together.stages) all += copies_on_hosts(stage);
