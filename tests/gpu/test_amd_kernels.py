@@ -11,7 +11,7 @@ import pytest
 ROOT = Path(__file__).resolve().parents[2]
 CLANG = shutil.which("clang++")
 DEVICES = ["gfx90a", "gfx1030"]  # waves of 64 lanes and of 32
-KERNELS = ["attention", "draw", "experts", "products", "rows"]
+KERNELS = ["attention", "draw", "experts", "int8_rows", "products", "rows"]
 
 pytestmark = pytest.mark.skipif(CLANG is None, reason="needs clang++, as fuzzing does")
 

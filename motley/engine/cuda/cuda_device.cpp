@@ -14,6 +14,7 @@
 #include "motley/engine/device/accelerator.hpp"
 #include "motley/engine/device/device_errors.hpp"
 #include "motley/engine/device/stream_order.hpp"
+#include "motley/model/crossing_types.hpp"
 
 namespace motley {
 namespace {
@@ -71,6 +72,10 @@ class CudaDevice final : public Accelerator {
   void unpin(std::span<std::byte> bytes) const override { kernels_->unpin(bytes.data()); }
   const PeerMemory* peer_memory() const override { return peer_memory_ ? &*peer_memory_ : nullptr; }
   const SumKernels* sum_kernels() const override { return sums_ ? &*sums_ : nullptr; }
+  bool packs_int8() const override { return kernels_ != nullptr; }
+  void pack_int8(const at::Tensor& rows, const at::Tensor& packed) const override {
+    pack_int8_by(*kernels_, *this, rows, packed);
+  }
   std::string kernels() const override { return kernels_ != nullptr ? "cuda" : "aten"; }
   std::shared_ptr<const Ops> make_ops() const override {
     if (kernels_ == nullptr) return lasting(generic_ops());
@@ -154,6 +159,23 @@ void CudaSums::sum(const SharedSum& task) const {
   if (const int error = kernels_.sum(all, device_.stream()))
     throw DeviceError(error, fmt::format("{}: CUDA error {} ({}) while adding up with other ranks",
                                          device_.place().str(), error, kernels_.error_text(error)));
+}
+
+void pack_int8_by(const cuda::Kernels& kernels, const ComputeDevice& device, const at::Tensor& rows,
+                  const at::Tensor& packed) {
+  static_assert(cuda::packed_exceptions == Int8Row::most_exceptions && cuda::packed_block == Int8Row::block_values &&
+                cuda::most_packed_columns == Int8Row::most_values);
+  const Int8Row row{rows.size(1)};
+  MOTLEY_CHECK(rows.is_contiguous() && packed.is_contiguous() && packed.numel() == rows.size(0) * row.bytes());
+  MOTLEY_CHECK(rows.scalar_type() == at::kFloat || rows.scalar_type() == at::kBFloat16);
+  const cuda::PackTask task{.element = rows.scalar_type() == at::kFloat ? cuda::Element::fp32 : cuda::Element::bf16,
+                            .values = rows.const_data_ptr(),
+                            .rows = rows.size(0),
+                            .columns = row.values,
+                            .packed = packed.mutable_data_ptr()};
+  if (const int error = kernels.pack_int8(task, device.stream()))
+    throw DeviceError(error, fmt::format("{}: CUDA error {} ({}) while packing rows", device.place().str(), error,
+                                         kernels.error_text(error)));
 }
 
 }  // namespace motley

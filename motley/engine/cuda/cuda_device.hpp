@@ -46,4 +46,8 @@ class CudaSums final : public SumKernels {
   const ComputeDevice& device_;
 };
 
+// As ComputeDevice::pack_int8(), alike.
+void pack_int8_by(const cuda::Kernels& kernels, const ComputeDevice& device, const at::Tensor& rows,
+                  const at::Tensor& packed);
+
 }  // namespace motley

@@ -5,6 +5,7 @@
 #include "motley/engine/cuda/attention.cuh"
 #include "motley/engine/cuda/draw.cuh"
 #include "motley/engine/cuda/experts.cuh"
+#include "motley/engine/cuda/int8_rows.cuh"
 #include "motley/engine/cuda/products.cuh"
 #include "motley/engine/cuda/rows.cuh"
 #include "motley/engine/cuda/sums.cuh"
@@ -177,6 +178,7 @@ constexpr Kernels kernels = {
     .route = route,
     .experts = experts,
     .expand = expand,
+    .pack_int8 = pack_int8,
     .sum = sum,
     .memory = memory,
     .peer_allocate = peer_allocate,

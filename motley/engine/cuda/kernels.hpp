@@ -9,7 +9,7 @@
 namespace motley::cuda {
 
 // Raised with every change of this file: a library of another number is refused.
-inline constexpr std::int32_t kernels_version = 9;
+inline constexpr std::int32_t kernels_version = 10;
 
 enum class Element : std::int32_t { fp32, bf16, int8 };
 enum class NormKind : std::int32_t { rms, rms1p, layer };  // rms1p: times one more than the weights
@@ -254,6 +254,18 @@ struct ExpandTask {
   std::int64_t first;
 };
 
+// packed [rows, bytes of a row]: each row of values [rows, columns], of `element`, in 8 bits, with the bytes that
+// encode_int8_row() (motley/engine/ops/int8_rows.hpp) makes of it in fp32: the `packed_exceptions` of the largest
+// magnitude apart, a scale for each `packed_block` of the others.
+inline constexpr std::int32_t packed_exceptions = 8, packed_block = 64;
+inline constexpr std::int64_t most_packed_columns = 1 << 16;
+struct PackTask {
+  Element element;  // fp32 or bf16
+  const void* values;
+  std::int64_t rows, columns;
+  void* packed;
+};
+
 // The sum of `ranks` processes' terms [count], in place at each: they are added in the order of the ranks in fp32, and
 // rounded once. Each process runs the same tasks in the same order, but for its pointers. A rank's segment is memory
 // that all of them reach, of sum_segment_bytes(most_bytes): the flags of its blocks, then two slots for terms, by
@@ -303,6 +315,7 @@ struct Kernels {
   int (*route)(const RouteTask&, void* stream);
   int (*experts)(const ExpertsTask&, void* stream);
   int (*expand)(const ExpandTask&, void* stream);
+  int (*pack_int8)(const PackTask&, void* stream);
   int (*sum)(const SumTask&, void* stream);
   // Of the thread's current device, now.
   int (*memory)(std::int64_t* free_bytes, std::int64_t* total_bytes);

@@ -53,6 +53,11 @@ class ComputeDevice {
   // By which it adds up with the other ranks of a stage; null where it has none.
   virtual const SumKernels* sum_kernels() const { return nullptr; }
 
+  // Whether it packs rows into 8 bits itself (ops/int8_rows.hpp); else the host does.
+  virtual bool packs_int8() const { return false; }
+  // `rows` [T, H], contiguous, of fp32 or bf16, into `packed` [T, bytes of a row]: both of the device.
+  virtual void pack_int8(const at::Tensor& rows, const at::Tensor& packed) const;
+
   // Return when all that was asked of the device is done, or all that this thread asked for.
   virtual void synchronize() const = 0;
   virtual void wait_for_thread() const = 0;

@@ -35,22 +35,34 @@ CrossingSender::~CrossingSender() {
 }
 
 // Its memory is pinned where the device has its own, so that copies do not hold up this thread.
-at::Tensor CrossingSender::space(Slot& slot, const at::Tensor& hidden, at::ScalarType type) const {
-  const auto bytes = hidden.numel() * static_cast<std::int64_t>(c10::elementSize(type));
+at::Tensor CrossingSender::space(Slot& slot, at::IntArrayRef shape, at::ScalarType type) const {
+  const auto bytes = c10::multiply_integers(shape) * static_cast<std::int64_t>(c10::elementSize(type));
   if (!slot.bytes.defined() || slot.bytes.size(0) < bytes)
     slot.bytes = at::empty({bytes}, at::TensorOptions(at::kByte).pinned_memory(device_.has_own_memory()));
-  return slot.bytes.narrow(0, 0, bytes).view(type).view(hidden.sizes());
+  return slot.bytes.narrow(0, 0, bytes).view(type).view(shape);
+}
+
+// One piece takes the place of another: each is copied from there before, in the order of this thread's stream.
+at::Tensor CrossingSender::packed_on_device(const at::Tensor& rows) {
+  const std::int64_t row_bytes = crossing_bytes(DType::int8, rows.size(1)), bytes = rows.size(0) * row_bytes;
+  if (!packed_.defined() || packed_.size(0) < bytes) packed_ = device_.empty({bytes}, at::kByte);
+  const at::Tensor packed = packed_.narrow(0, 0, bytes).view({rows.size(0), row_bytes});
+  device_.pack_int8(rows, packed);
+  return packed;
 }
 
 void CrossingSender::post(const at::Tensor& hidden, DType type, std::span<WorkerGroup* const> receivers) {
-  const RowCoding coding = type == DType::int8 ? RowCoding::int8 : RowCoding::values;
+  // What the device does not pack comes down in fp32, and the outbox packs it.
+  const bool in_bytes = type == DType::int8, packs = in_bytes && device_.packs_int8();
+  const RowCoding coding = in_bytes && !packs ? RowCoding::int8 : RowCoding::values;
   Slot& slot = slots_[posted_++ % slots_.size()];
   const Instant start = Clock::now();
   for (const auto& [outbox, count] : slot.last) outbox->wait_for(count);
   waited_s_ += seconds_since(start);
   slot.last.clear();
-  const at::Tensor rows = space(slot, hidden, coding == RowCoding::int8 ? at::kFloat : scalar_type(type));
   const std::int64_t row_bytes = crossing_bytes(type, hidden.size(1));
+  const at::Tensor rows = packs ? space(slot, {hidden.size(0), row_bytes}, at::kByte)
+                                : space(slot, hidden.sizes(), in_bytes ? at::kFloat : scalar_type(type));
   const std::vector<std::int64_t> bounds = crossing_bounds(hidden.size(0), static_cast<int>(receivers.size()));
   for (std::size_t j = 0; j < receivers.size(); ++j) {
     if (receivers[j] == nullptr || bounds[j] == bounds[j + 1]) continue;
@@ -58,8 +70,8 @@ void CrossingSender::post(const at::Tensor& hidden, DType type, std::span<Worker
     if (!outbox) outbox = std::make_unique<RowOutbox>(*receivers[j], 1, device_);
     const bool at_once = (bounds[j + 1] - bounds[j]) * row_bytes <= few_bytes && outbox->idle();
     in_pieces(bounds[j], bounds[j + 1], row_bytes, [&](std::int64_t first, std::int64_t count) {
-      const at::Tensor part = rows.narrow(0, first, count);
-      part.copy_(hidden.narrow(0, first, count), /*non_blocking=*/true);
+      const at::Tensor part = rows.narrow(0, first, count), from = hidden.narrow(0, first, count);
+      part.copy_(packs ? packed_on_device(from) : from, /*non_blocking=*/true);
       if (!at_once) {
         slot.last[outbox.get()] = outbox->push(part, coding);
         return;

@@ -46,11 +46,13 @@ class CrossingSender {
     at::Tensor bytes;                               // of the host
     std::map<RowOutbox*, std::uint64_t> last = {};  // of the rows in here, that of each outbox
   };
-  at::Tensor space(Slot& slot, const at::Tensor& hidden, at::ScalarType type) const;
+  at::Tensor space(Slot& slot, at::IntArrayRef shape, at::ScalarType type) const;
+  at::Tensor packed_on_device(const at::Tensor& rows);
 
   const ComputeDevice& device_;
   std::map<WorkerGroup*, std::unique_ptr<RowOutbox>> outboxes_;
   std::array<Slot, 2> slots_;
+  at::Tensor packed_;  // bytes of the device: of one piece
   std::uint64_t posted_ = 0;
   double waited_s_ = 0;
 };

@@ -3,12 +3,16 @@
 #include <gtest/gtest.h>
 
 #include <atomic>
+#include <cmath>
 #include <future>
+#include <limits>
 #include <thread>
 
 #include "motley/engine/cpu/cpu_device.hpp"
 #include "motley/engine/device/apart_device_test.hpp"
 #include "motley/engine/stage/crossing.hpp"
+#include "motley/engine/stage/packed_rows.hpp"
+#include "motley/engine/stage/packing_apart_test.hpp"
 #include "motley/workers/linked_groups_test.hpp"
 
 namespace motley {
@@ -106,6 +110,57 @@ TEST(Crossing, CopiesWaitForWhatTheyTakeAndWhatTheyOverwrite) {
     for (const std::int64_t most_rows : {40, 400})  // that this thread sends, and more than that
       expect_all_rows("shm", apart_device(), {.type = type, .steps = 12, .most_rows = most_rows, .work = 10});
   expect_all_rows("shm", apart_device(), {.a = 2, .b = 2, .steps = 6, .most_rows = 400, .work = 5});
+}
+
+TEST(Crossing, ADeviceThatPacksRowsSendsThem) {
+  const PackingApart device;
+  for (const std::int64_t most_rows : {40, 400})
+    expect_all_rows("shm", device, {.type = DType::int8, .steps = 8, .most_rows = most_rows, .work = 10});
+  expect_all_rows("shm", device, {.a = 2, .b = 2, .type = DType::int8, .steps = 3, .most_rows = 40, .work = 5});
+}
+
+// As the host does where it packs them: in several pieces, which the device packs in one place.
+TEST(Crossing, RowsThatADevicePacksHaveTheBitsOfTheHosts) {
+  const c10::InferenceMode guard;
+  const PackingApart device;
+  use_own_stream(device);
+  constexpr std::int64_t hidden = 2048, most_rows = 1100;
+  at::manual_seed(8);
+  const at::Tensor outliers = (at::rand({most_rows, hidden}) < 0.01) * 200 + 1;
+  for (const at::ScalarType type : {at::kFloat, at::kBFloat16}) {
+    const LinkedGroups groups("tcp", 2);
+    const std::vector<std::int64_t> counts{most_rows, 1, 900};
+    std::vector<at::Tensor> steps;
+    for (const std::int64_t count : counts) {
+      steps.push_back((at::randn({count, hidden}) * outliers.narrow(0, 0, count)).to(type));
+      steps.back()[count - 1][5] = std::numeric_limits<double>::infinity();
+      steps.back()[0].narrow(0, 100, 20).fill_(std::nan(""));
+    }
+    auto sending = std::async(std::launch::async, [&] {
+      const c10::InferenceMode sending_guard;
+      use_own_stream(device);
+      CrossingSender sender(device);
+      const std::vector<WorkerGroup*> to{groups[0].get()};
+      const at::Tensor space = device.empty({most_rows, hidden}, type);
+      for (const at::Tensor& step : steps) {
+        const at::Tensor rows = space.narrow(0, 0, step.size(0));
+        rows.copy_(step);
+        sender.post(rows, DType::int8, to);
+        space.fill_(-1);
+      }
+    });
+    CrossingReceiver receiver(cpu_device(), at::zeros({2 * most_rows, hidden}), nullptr);
+    for (std::size_t step = 0; step < steps.size(); ++step) {
+      receiver.expect({step, counts[step], DType::int8, groups[1].get()});
+      at::Tensor expected = at::empty({counts[step], hidden});
+      std::vector<std::byte> packed;
+      pack_int8(steps[step].to(at::kFloat), packed);
+      unpack_rows(packed, DType::int8, expected);
+      EXPECT_TRUE(receiver.take(step).view(at::kInt).equal(expected.view(at::kInt))) << type << ", step " << step;
+      receiver.release();
+    }
+    sending.get();
+  }
 }
 
 constexpr std::int64_t many_rows = 16384;  // 4 MiB: more than shared memory holds

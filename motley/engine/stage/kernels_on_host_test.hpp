@@ -28,6 +28,10 @@ class KernelsOnHost final : public ComputeDevice {
   }
   const PeerMemory* peer_memory() const override { return &peer_memory_; }
   const SumKernels* sum_kernels() const override { return &sums_; }
+  bool packs_int8() const override { return true; }
+  void pack_int8(const at::Tensor& rows, const at::Tensor& packed) const override {
+    pack_int8_by(kernels_, *this, rows, packed);
+  }
   std::string kernels() const override { return "cuda"; }
   std::shared_ptr<const Ops> make_ops() const override { return std::make_shared<CudaOps>(kernels_, *this); }
   const Ops& differentiable_ops() const override { return motley::differentiable_ops(); }
