@@ -26,6 +26,7 @@
 #include <vector>
 
 #include "motley/base/clock.hpp"
+#include "motley/base/median.hpp"
 #include "motley/planner/serve/plan_serve.hpp"
 #include "motley/probe/probe_run.hpp"
 #include "motley/serving/driver.hpp"
@@ -167,11 +168,6 @@ class Answers {
 struct Figures {
   double first_s = 0, tokens_per_s = 0, token_s = 0, wave_first_s = 0;
 };
-
-double median(std::vector<double> values) {
-  std::ranges::sort(values);
-  return values[values.size() / 2];
-}
 
 Figures medians(const std::vector<Figures>& all) {
   const auto of = [&](double Figures::*figure) {

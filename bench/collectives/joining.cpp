@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "motley/base/error.hpp"
+#include "motley/base/median.hpp"
 #include "motley/comm/collective/communicator.hpp"
 #include "motley/comm/state/state_transfer.hpp"
 #include "motley/comm/transport/fabric.hpp"
@@ -26,11 +27,6 @@ struct Joining {
 };
 
 double now_s() { return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count(); }
-
-double median(std::vector<double> values) {
-  std::nth_element(values.begin(), values.begin() + static_cast<std::ptrdiff_t>(values.size() / 2), values.end());
-  return values[values.size() / 2];
-}
 
 // One member: steps until told, each timed; rank 0 says during what.
 void member(const Joining& joining, Fabric& fabric, const Epoch& epoch, int rank, const std::atomic<bool>& pulling,

@@ -265,7 +265,8 @@ Schema<MachineDescription> schema_of(Bound<MachineDescription>) {
       .field("devices", &M::devices, "Types in slot order, repeated with `*`: `A6000*4`. `empty` leaves a slot out.",
              {.required = true})
       .field("link", &M::link, "Link between the devices of this machine. Default: `network.within_machine`.")
-      .quantity("host_memory", &M::host_memory_bytes, Dimension::bytes, "For offloading, and for copies of weights.", {.above = 0})
+      .quantity("host_memory", &M::host_memory_bytes, Dimension::bytes, "For offloading, and for copies of weights.",
+                {.above = 0})
       .field("disk", &M::disk, "For offloading.")
       .field("host", &M::host, "For offloading: how fast host memory and processors are.")
       .quantity("price", &M::usd_per_hour, Dimension::usd_per_hour, "Price of renting the machine.", {.min = 0})

@@ -11,6 +11,7 @@
 #include <thread>
 
 #include "motley/base/clock.hpp"
+#include "motley/base/median.hpp"
 #include "motley/engine/devices.hpp"
 
 namespace motley {
@@ -52,12 +53,6 @@ class HostCopies {
   const CopyWay way_;
   at::Tensor buffer_, there_, here_;
 };
-
-// The median, which what disturbs a few copies does not change.
-double median(std::vector<double> values) {
-  std::ranges::nth_element(values, values.begin() + std::ssize(values) / 2);
-  return values[values.size() / 2];
-}
 
 // Calls `copy` for a while, at least once.
 void repeat(const std::function<void()>& copy) {

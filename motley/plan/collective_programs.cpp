@@ -10,6 +10,7 @@
 
 #include "motley/base/error.hpp"
 #include "motley/base/index.hpp"
+#include "motley/base/rounding.hpp"
 
 namespace motley {
 namespace {
@@ -201,7 +202,7 @@ CollectiveGroup factored_group(int ranks, const std::vector<int>& factors) {
   for (int rank = 0; rank < ranks; ++rank) level.push_back({.rank = rank, .pattern = {}, .members = {}});
   for (const int factor : factors) {
     if (factor < 2) throw input_error(fmt::format("a factor of {} does not group anything", factor), "at least 2");
-    const std::size_t groups = (level.size() + at(factor) - 1) / at(factor);
+    const std::size_t groups = ceil_div(level.size(), at(factor));
     std::vector<CollectiveGroup> merged;
     for (std::size_t g = 0, next = 0; g < groups; ++g) {
       const std::size_t size = level.size() / groups + (g < level.size() % groups ? 1 : 0);

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "motley/base/clock.hpp"
+#include "motley/base/median.hpp"
 #include "motley/server/client.hpp"
 #include "motley/server/http_server.hpp"
 #include "motley/server/service.hpp"
@@ -19,12 +20,6 @@ namespace {
 constexpr std::size_t request_tokens = 40;
 constexpr std::chrono::milliseconds idle{50};
 constexpr int request_rounds = 20, warm_up_requests = 3;
-
-double median(std::vector<double> values) {
-  const auto middle = values.begin() + std::ssize(values) / 2;
-  std::nth_element(values.begin(), middle, values.end());
-  return *middle;
-}
 
 // Null where there is no text, or no package to read it with.
 std::shared_ptr<TextCodec> open_text(const std::filesystem::path& folder) {

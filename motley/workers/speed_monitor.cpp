@@ -4,6 +4,8 @@
 #include <cmath>
 #include <numeric>
 
+#include "motley/base/median.hpp"
+
 namespace motley {
 namespace {
 
@@ -12,12 +14,6 @@ constexpr double window_s = 2, lone_step_s = 4;
 constexpr std::size_t least_steps = 3;
 constexpr double slow_from = 4, slow_until = 1.5, unusual = 2;
 constexpr double least_step_s = 0.004;  // an operating system may hold up shorter ones so much
-
-double median(std::vector<double> values) {
-  const auto middle = values.begin() + std::ssize(values) / 2;
-  std::ranges::nth_element(values, middle);
-  return *middle;
-}
 
 }  // namespace
 

@@ -14,7 +14,7 @@ std::span<std::byte> bytes_of(const at::Tensor& host) {
 
 std::int64_t allocated_bytes(const at::Tensor& tensor) {
   constexpr std::int64_t line = 64;
-  return (static_cast<std::int64_t>(tensor.storage().nbytes()) + line - 1) / line * line;
+  return round_up(static_cast<std::int64_t>(tensor.storage().nbytes()), line);
 }
 
 void advise_large_pages(const at::Tensor& host) {

@@ -106,7 +106,7 @@ RankSums::RankSums(WorkerGroup& group, const ComputeDevice& device, std::int64_t
       ranks_(group.size()),
       device_(device),
       kernels_(device.sum_kernels()),
-      most_bytes_(std::clamp<std::int64_t>((most_bytes + 15) / 16 * 16, 16, most_peer_bytes)) {}
+      most_bytes_(std::clamp<std::int64_t>(round_up(most_bytes, 16), 16, most_peer_bytes)) {}
 
 std::int64_t RankSums::most_bytes_of(SumWay way) const {
   return way == SumWay::peers ? most_bytes_ : std::min(most_bytes_, most_pinned_bytes);

@@ -112,9 +112,7 @@ StageExecutor::StageExecutor(const LaunchedPart& part, ServePlan plan, const Cal
   const std::string kernels = device_.kernels();  // refused, if so, before any work
   connect(launch, fabric);
   meet_peers();
-  if (group_)
-    sums_ = RankSums::meet(*group_, device_, bytes_of(DType::fp32, plan_.step.max_tokens * plan_.model.arch.hidden),
-                           best_sum_way(), ended_.get_token());
+  if (group_) sums_ = RankSums::meet(*group_, device_, largest_rows_bytes(), best_sum_way(), ended_.get_token());
   connect_rows(launch, fabric);
   control.send(Progress{"connect", 1});
 
@@ -243,7 +241,7 @@ std::set<std::pair<int, int>> StageExecutor::crossings_of_peers() const {
 void StageExecutor::meet_peers() {
   const PeerMemory* memory = device_.peer_memory();
   const std::set<std::pair<int, int>> pairs = pairs_that_can(*workers_, crossings_of_peers(), memory != nullptr);
-  const std::int64_t most_bytes = bytes_of(DType::fp32, plan_.step.max_tokens * plan_.model.arch.hidden);
+  const std::int64_t most_bytes = largest_rows_bytes();
   for (const auto& [from, to] : pairs)
     if (from == workers_->rank()) to_peers_[to] = std::make_unique<PeerSender>(*workers_, to, *memory, most_bytes);
   for (const auto& [from, to] : pairs)

@@ -75,6 +75,10 @@ class StageExecutor {
   void send(const RoutePlace& place, const at::Tensor& hidden);
   void use_logits(const Step& step, const at::Tensor& hidden, StepResult& result);
   std::int64_t most_tokens() const { return plan_.step.max_tokens * assignment_.stage->batches(); }
+  // Of a micro-batch.
+  std::int64_t largest_rows_bytes() const {
+    return bytes_of(DType::fp32, plan_.step.max_tokens * plan_.model.arch.hidden);
+  }
   double waited_s() const;
   double stage_waited_s() const { return group_ ? group_->waited_s() : 0; }
 

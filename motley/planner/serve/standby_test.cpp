@@ -11,8 +11,7 @@ namespace {
 // Six layers of about 26 MB in fp16 each.
 Model six_layers() { return llama_of(1024, 6, 8, 8, 2816, 4000); }
 
-Cluster three_machines(const std::string& memory,
-                       const std::string& machines = "count = 3\ndevices = [\"core\"]") {
+Cluster three_machines(const std::string& memory, const std::string& machines = "count = 3\ndevices = [\"core\"]") {
   return cluster_of(R"(format = "motley.cluster/1"
 [[machine]]
 name = "m"
