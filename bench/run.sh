@@ -6,7 +6,7 @@ cd "$(dirname "${BASH_SOURCE[0]}")/.."
 names=()
 while [ $# -gt 0 ] && [ "$1" != -- ]; do names+=("$1") && shift; done
 [ $# -eq 0 ] || shift
-[ ${#names[@]} -gt 0 ] || names=(planning placement chain training training-joint simulating renting training-measured predicted mixtures steps steps-shared steps-measured planning-collectives collectives joining learning decode kv-types serving offload faults plans wan tls llama-rpc streams bodies)
+[ ${#names[@]} -gt 0 ] || names=(planning placement chain training training-joint simulating renting training-measured predicted mixtures steps steps-shared steps-measured planning-collectives collectives joining learning decode kv-types serving offload faults plans wan tls hop llama-rpc streams bodies)
 
 for name in "${names[@]}"; do
   case $name in
@@ -39,6 +39,10 @@ for name in "${names[@]}"; do
     plans) python3 bench/machines/plans.py "$@" ;;
     wan) python3 bench/machines/wan.py "$@" ;;
     tls) python3 bench/machines/tls.py "$@" ;;
+    hop)
+      rate=${1:-1e8}
+      MOTLEY_TEST_DEVICES=$PWD/build/release/libapart_device.so MOTLEY_APART_LATE_US=0 MOTLEY_APART_RATES="d2h=$rate,h2d=$rate" \
+        build/release/crossing_check apart:0 apart:1 "$rate" ;;
     crossing) python3 bench/machines/crossing.py "$@" ;;
     llama-rpc) .venv-reference/bin/python bench/machines/llama_rpc.py "$@" ;;
     streams) python3 bench/streams/run.py "$@" ;;
@@ -49,6 +53,6 @@ for name in "${names[@]}"; do
     offload) .venv-reference/bin/python bench/offload/run.py "$@" ;;
     kv-types) .venv-reference/bin/python bench/decode/kv_types.py "$@" ;;
     decode) .venv-reference/bin/python bench/decode/run.py "$@" ;;
-    *) printf 'error: there is no benchmark "%s"\n\nhint: known: planning, placement, chain, training, training-joint, simulating, renting, training-measured, predicted, mixtures, steps, steps-shared, steps-measured, planning-collectives, collectives, joining, learning, decode, kv-types, serving, offload, offload-placements, offload-schedules, faults, join, recovery, steps-trained, weight-lag, steps-predicted, steps-saved, steps-two-sites, losses, plans, wan, tls, crossing, llama-rpc, streams, bodies\n' "$name" >&2; exit 2 ;;
+    *) printf 'error: there is no benchmark "%s"\n\nhint: known: planning, placement, chain, training, training-joint, simulating, renting, training-measured, predicted, mixtures, steps, steps-shared, steps-measured, planning-collectives, collectives, joining, learning, decode, kv-types, serving, offload, offload-placements, offload-schedules, faults, join, recovery, steps-trained, weight-lag, steps-predicted, steps-saved, steps-two-sites, losses, plans, wan, tls, crossing, hop, llama-rpc, streams, bodies\n' "$name" >&2; exit 2 ;;
   esac
 done

@@ -8,12 +8,14 @@
 #include <string>
 #include <thread>
 
+#include "motley/base/clock.hpp"
 #include "motley/base/error.hpp"
 #include "motley/engine/device/apart_device_test.hpp"
 #include "motley/engine/device/collectives.hpp"
 #include "motley/engine/device/device_errors.hpp"
 #include "motley/engine/device/host_memory.hpp"
 #include "motley/engine/device/memory_meter.hpp"
+#include "motley/engine/device/stream_order.hpp"
 
 namespace motley {
 namespace {
@@ -171,6 +173,29 @@ TEST(ApartDevice, HasALimit) {
     EXPECT_EQ(fault_of(error, health_of(device)), DeviceFault::memory) << error.what_without_backtrace();
   }
   ::unsetenv("MOTLEY_APART_BYTES");
+}
+
+TEST(ApartDevice, CopiesTakeTheTimeOfTheirRate) {
+  const c10::InferenceMode guard;
+  const ComputeDevice& device = apart_device();
+  const at::Tensor values = at::arange(1 << 18, at::kFloat), apart = values.to(device.place());  // 1 MiB
+  at::Tensor buffer;
+  ::setenv("MOTLEY_APART_RATES", "h2d=1e8,d2h=2e7", 1);
+  const Instant start = Clock::now();
+  const at::Tensor there = values.to(device.place());
+  EXPECT_GE(seconds_since(start), 0.0104);
+  const at::Tensor here = device.host_space(apart, buffer);
+  here.copy_(apart, /*non_blocking=*/true);
+  const StreamMoment copied = moment_on(device);
+  EXPECT_FALSE(copied->query() && seconds_since(start) < 0.05);
+  wait_until(copied);
+  EXPECT_GE(seconds_since(start), 0.06);
+  EXPECT_TRUE(here.equal(values) && there.cpu().equal(values));
+  for (const char* wrong : {"d2h=", "h2d=fast", "d2h=1e9;h2d=1e9", "up=3", "d2h=-1"}) {
+    ::setenv("MOTLEY_APART_RATES", wrong, 1);
+    EXPECT_THROW(values.to(device.place()), c10::Error) << wrong;
+  }
+  ::unsetenv("MOTLEY_APART_RATES");
 }
 
 TEST(ApartDevice, GivesBackWhatIsNoLongerHeld) {

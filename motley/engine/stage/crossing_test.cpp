@@ -8,8 +8,10 @@
 #include <limits>
 #include <thread>
 
+#include "motley/base/clock.hpp"
 #include "motley/engine/cpu/cpu_device.hpp"
 #include "motley/engine/device/apart_device_test.hpp"
+#include "motley/engine/device/host_memory.hpp"
 #include "motley/engine/stage/crossing.hpp"
 #include "motley/engine/stage/packed_rows.hpp"
 #include "motley/engine/stage/packing_apart_test.hpp"
@@ -193,16 +195,17 @@ TEST(Crossing, TheNextStepArrivesDuringThisOne) {
   }
 }
 
-TEST(Crossing, ASlowReceiverHoldsUpTheThirdStepAlone) {
+void expect_two_steps_ahead(const ComputeDevice& device) {
   const LinkedGroups groups("shm", 2);
   std::atomic<std::uint64_t> posted = 0, taken = 0;
   constexpr std::uint64_t steps = 6;
   std::thread sends([&] {
     const c10::InferenceMode guard;
-    CrossingSender sender(cpu_device());
+    use_own_stream(device);
+    CrossingSender sender(device);
     const std::vector<WorkerGroup*> to{groups[0].get()};
     for (std::uint64_t step = 1; step <= steps; ++step) {
-      at::Tensor rows = rows_of_step(step, many_rows);
+      at::Tensor rows = rows_of_step(step, many_rows).to(device.place());
       sender.post(rows, DType::fp32, to);
       rows.fill_(-1);
       posted = step;
@@ -211,15 +214,89 @@ TEST(Crossing, ASlowReceiverHoldsUpTheThirdStepAlone) {
   });
   while (posted < 2) std::this_thread::yield();  // with none received
   const c10::InferenceMode guard;
-  CrossingReceiver receiver(cpu_device(), buffers_on(cpu_device(), many_rows), nullptr);
+  use_own_stream(device);
+  CrossingReceiver receiver(device, buffers_on(device, many_rows), nullptr);
   for (std::uint64_t step = 1; step <= steps; ++step) {
     receiver.expect({step, many_rows, DType::fp32, groups[1].get()});
     ++taken;
-    EXPECT_TRUE(receiver.take(step).equal(rows_of_step(step, many_rows)));
+    EXPECT_TRUE(receiver.take(step).cpu().equal(rows_of_step(step, many_rows)));
     receiver.release();
     while (posted < std::min(steps, step + 2)) std::this_thread::yield();
   }
   sends.join();
+}
+
+TEST(Crossing, ASlowReceiverHoldsUpTheThirdStepAlone) {
+  expect_two_steps_ahead(cpu_device());
+  expect_two_steps_ahead(apart_device());
+}
+
+constexpr double patience_s = 20;
+constexpr std::int64_t piece_bytes_here = 1 << 20;
+
+// Makes a piece only once those before it have been received.
+class OneByOne final : public PackingApart {
+ public:
+  void pack_int8(const at::Tensor& rows, const at::Tensor& packed) const override {
+    const Instant start = Clock::now();
+    while (received < made && seconds_since(start) < patience_s) std::this_thread::yield();
+    EXPECT_EQ(received, made);
+    PackingApart::pack_int8(rows, packed);
+    ++made;
+  }
+  mutable std::atomic<int> made = 0;
+  std::atomic<int> received = 0;
+};
+
+TEST(Crossing, APieceTravelsBeforeTheNextIsMade) {
+  const c10::InferenceMode guard;
+  const LinkedGroups groups("tcp", 2);
+  OneByOne device;
+  constexpr std::int64_t hidden = 2048, row_bytes = 8 * 4 + 2 * (hidden / 64) + hidden;
+  constexpr std::int64_t rows_of_piece = piece_bytes_here / row_bytes, pieces = 3;
+  auto sending = std::async(std::launch::async, [&] {
+    const c10::InferenceMode sending_guard;
+    use_own_stream(device);
+    CrossingSender sender(device);
+    const std::vector<WorkerGroup*> to{groups[0].get()};
+    sender.post(at::ones({rows_of_piece * pieces, hidden}, device.options(at::kFloat)), DType::int8, to);
+  });
+  std::vector<std::byte> piece(static_cast<std::size_t>(rows_of_piece * row_bytes));
+  for (int i = 0; i < pieces; ++i) {
+    groups[1]->receive(piece, 0);
+    at::Tensor rows = at::empty({rows_of_piece, hidden});
+    unpack_rows(piece, DType::int8, rows);
+    EXPECT_TRUE(at::allclose(rows, at::ones_like(rows), 1e-2));
+    ++device.received;
+  }
+  sending.get();
+  EXPECT_EQ(device.made, pieces);
+}
+
+TEST(Crossing, APieceIsOnTheDeviceBeforeTheNextArrives) {
+  const c10::InferenceMode guard;
+  const LinkedGroups groups("tcp", 2);
+  const ComputeDevice& device = apart_device();
+  const at::Tensor sent = rows_of_step(3, many_rows), buffers = buffers_on(device, many_rows);
+  device.wait_for_thread();
+  auto receiving = std::async(std::launch::async, [&] {
+    const c10::InferenceMode receiving_guard;
+    use_own_stream(device);
+    CrossingReceiver receiver(device, buffers, nullptr);
+    receiver.expect({0, many_rows, DType::fp32, groups[1].get()});
+    EXPECT_TRUE(receiver.take(0).cpu().equal(sent));
+    receiver.release();
+  });
+  constexpr std::int64_t rows_of_piece = piece_bytes_here / (4 * width);
+  for (std::int64_t first = 0; first < many_rows; first += rows_of_piece) {
+    const at::Tensor piece = sent.narrow(0, first, rows_of_piece);
+    groups[0]->send(bytes_of(piece), 1);
+    const at::Tensor there = buffers.narrow(0, first, rows_of_piece);
+    const Instant start = Clock::now();
+    while (!there.cpu().equal(piece) && seconds_since(start) < patience_s) std::this_thread::yield();
+    EXPECT_TRUE(there.cpu().equal(piece)) << "rows " << first << " and on";
+  }
+  receiving.get();
 }
 
 TEST(Crossing, WhatThreadsMeetIsThrownWhereStepsAreComputed) {

@@ -25,7 +25,7 @@ inline at::Tensor& pack_by_host_kernels(at::Tensor& packed, const at::Tensor& ro
   return packed;
 }
 
-class PackingApart final : public Accelerator {
+class PackingApart : public Accelerator {
  public:
   PackingApart() : Accelerator(apart_device().place()) { register_operator(); }
   std::optional<std::int64_t> free_bytes() const override { return apart_device().free_bytes(); }

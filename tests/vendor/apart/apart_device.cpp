@@ -5,6 +5,7 @@
 //   MOTLEY_APART_SEED     of the random times by which tasks are late
 //   MOTLEY_APART_LATE_US  the longest of them, 50 if not given
 //   MOTLEY_APART_BYTES    the memory of each device
+//   MOTLEY_APART_RATES    bytes per second of copies: "d2h=1e9,h2d=1e9", either or both
 #include <ATen/ATen.h>
 #include <ATen/CPUGeneratorImpl.h>
 #include <ATen/detail/PrivateUse1HooksInterface.h>
@@ -91,6 +92,7 @@ struct Hooks final : at::PrivateUse1HooksInterface {
 };
 
 [[maybe_unused]] const bool registered = [] {
+  (void)is_measured();
   c10::register_privateuse1_backend("apart");
   c10::SetAllocator(c10::kPrivateUse1, &allocator());
   c10::impl::registerDeviceGuard(c10::kPrivateUse1, new Guard);

@@ -159,7 +159,7 @@ void Memory::close(const void* inside) {
   const std::lock_guard lock(mutex_);
   const auto block = around_locked(inside);
   if (--block->second.opened > 0) return;
-  permit(block->first, block->second.bytes, PROT_NONE);
+  if (!is_measured()) permit(block->first, block->second.bytes, PROT_NONE);
   if (block->second.given_back) let_go(block);
 }
 
@@ -184,6 +184,7 @@ void Memory::give_back(std::byte* begin) {
 }
 
 void Memory::let_go(Blocks::iterator block) {
+  if (is_measured()) permit(block->first, block->second.bytes, PROT_NONE);
   ::madvise(block->first, block->second.bytes, MADV_DONTNEED);
   blocks_.erase(block);
 }

@@ -193,15 +193,18 @@ Tensor copy_from(const Tensor& from, const Tensor& to, bool non_blocking) {
   if (between_devices) stream_of(current_stream(to.device().index())).wait();
   const bool goes_on = host.defined() ? non_blocking && is_pinned(host.const_data_ptr()) : !between_devices;
   // One that reads too early is to see it.
-  if (goes_on && to.is_cpu() && to.is_non_overlapping_and_dense())
+  if (goes_on && to.is_cpu() && to.is_non_overlapping_and_dense() && !is_measured())
     std::memset(to.mutable_data_ptr(), poison, to.nbytes());
   Views views;
   const auto seen = [&](const Tensor& tensor) { return tensor.is_cpu() ? tensor : views.of(tensor); };
   Stream& stream = stream_of(current_stream(guard.current_device().index()));
-  stream.put([source = seen(from), target = seen(to), places = views.places()] {
+  const CopyWay way = from.is_cpu() ? CopyWay::up : CopyWay::down;
+  const double rate = host.defined() ? copy_rate(way) : 0;
+  const c10::DeviceIndex index = guard.current_device().index();
+  stream.put([source = seen(from), target = seen(to), places = views.places(), way, index, rate] {
     Opened opened;
     open_all(opened, places, "a copy");
-    target.copy_(source);
+    copy_in_turn(way, index, target.nbytes(), rate, [&] { target.copy_(source); });
   });
   if (!goes_on) stream.wait();
   return to;

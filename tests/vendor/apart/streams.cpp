@@ -4,10 +4,13 @@
 #include <c10/core/InferenceMode.h>
 #include <omp.h>
 
+#include <algorithm>
 #include <array>
 #include <chrono>
 #include <cstdio>
 #include <cstdlib>
+#include <string>
+#include <string_view>
 #include <thread>
 #include <utility>
 
@@ -160,6 +163,38 @@ c10::Stream stream_from_pool(c10::DeviceIndex index) {
   c10::StreamId& last = streams().handed_out[checked(of)];
   last = last % pool_streams + 1;
   return c10::Stream(c10::Stream::UNSAFE, device_of(of), last);
+}
+
+double copy_rate(CopyWay way) {
+  const char* given = std::getenv("MOTLEY_APART_RATES");
+  double rate = 0;
+  for (std::string_view left = given != nullptr ? given : ""; !left.empty();) {
+    const std::string entry(left.substr(0, left.find(',')));
+    left.remove_prefix(std::min(left.size(), entry.size() + 1));
+    char* end = nullptr;
+    const bool is_down = entry.starts_with("d2h="), is_up = entry.starts_with("h2d=");
+    const double value = is_down || is_up ? std::strtod(entry.c_str() + 4, &end) : 0;
+    TORCH_CHECK(end != nullptr && *end == '\0' && value > 0 && value < 1e15, "MOTLEY_APART_RATES has \"", entry,
+                "\"; it is like \"d2h=1e9,h2d=1e9\", in bytes per second");
+    if (is_down == (way == CopyWay::down)) rate = value;
+  }
+  return rate;
+}
+
+bool is_measured() {
+  static const bool has_rates = std::getenv("MOTLEY_APART_RATES") != nullptr;
+  return has_rates;
+}
+
+void copy_in_turn(CopyWay way, c10::DeviceIndex index, std::size_t bytes, double rate,
+                  const std::function<void()>& copy) {
+  if (rate <= 0) return copy();
+  static auto* engines = new std::array<std::array<std::mutex, 2>, device_count>;
+  const std::lock_guard engine((*engines)[checked(index)][way == CopyWay::up ? 1 : 0]);
+  const auto until =
+      std::chrono::steady_clock::now() + std::chrono::duration<double>(static_cast<double>(bytes) / rate);
+  copy();
+  std::this_thread::sleep_until(until);
 }
 
 void Mark::reach() {

@@ -5,6 +5,7 @@
 
 #include <atomic>
 #include <condition_variable>
+#include <cstddef>
 #include <cstdint>
 #include <deque>
 #include <exception>
@@ -59,6 +60,17 @@ c10::Stream current_stream(c10::DeviceIndex index);
 
 // Another one at each call, until all of the few have been handed out.
 c10::Stream stream_from_pool(c10::DeviceIndex index);
+
+// Copies between the host and a device: one engine for each way does one after the other.
+enum class CopyWay { down, up };
+// Of MOTLEY_APART_RATES; 0 where it names none. Throws where it is malformed.
+double copy_rate(CopyWay way);
+// Whether there were rates when the library was opened. What the stand-in does to show faults is left out then, where
+// it takes longer than the copies: memory that was open stays so, and the host's is not filled before a copy.
+bool is_measured();
+// By a stream's thread: returns no earlier than `bytes` take at that rate, if there is one.
+void copy_in_turn(CopyWay way, c10::DeviceIndex index, std::size_t bytes, double rate,
+                  const std::function<void()>& copy);
 
 // A place in a stream that others wait for.
 class Mark {
