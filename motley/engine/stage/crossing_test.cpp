@@ -107,6 +107,9 @@ TEST(Crossing, EveryReceiverEndsWithAllRows) {
           expect_all_rows(kind, cpu_device(), {.a = a, .b = b, .type = type, .steps = 4, .most_rows = 40});
 }
 
+// Without any one of these waits one of the tests here fails within a few seeds: an outbox's for its piece, post()'s
+// for its slot, take()'s for what the thread has brought up, and receive()'s for the copies from its place in the
+// host's memory and for the step that reads its buffer.
 TEST(Crossing, CopiesWaitForWhatTheyTakeAndWhatTheyOverwrite) {
   for (const DType type : {DType::fp32, DType::bf16, DType::int8})
     for (const std::int64_t most_rows : {40, 400})  // that this thread sends, and more than that
