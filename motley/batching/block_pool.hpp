@@ -1,4 +1,4 @@
-// Ids of KV blocks, or of slots: who holds them, and what blocks that nobody holds still have in them.
+// Ids of KV blocks, or of slots: who holds them, and what blocks that none holds still have in them.
 //
 // A block that is full may be held by several sequences that begin with the same tokens. It has a key then, by which
 // the next one finds it, and keeps it after the last of them has let go, until the pool needs it for other tokens.
@@ -36,12 +36,12 @@ class BlockPool {
   }  // that none holds
   std::int64_t total() const { return total_; }
 
-  // One that nobody holds: with nothing in it, or else that which has been let go of for longest, and which loses its
+  // One that none holds: with nothing in it, or else that which has been let go of for longest, and which loses its
   // key. Throws when there is none: ask free_count() first.
   std::int32_t take();
   // Of these, some may be held already. Throws where one is none of the pool's.
   void hold(const std::vector<std::int32_t>& ids);
-  void give_back(std::int32_t id);  // throws on a block that nobody holds
+  void give_back(std::int32_t id);  // throws on a block that none holds
   bool held(std::int32_t id) const { return blocks_[static_cast<std::size_t>(id)].holders > 0; }
 
   // The block, which is held, has this in it from now on; unless it or another one has that already.

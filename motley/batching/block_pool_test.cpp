@@ -51,7 +51,7 @@ TEST(BlockPool, WhatHasAKeyIsFoundUntilItsBlockIsNeeded) {
   EXPECT_EQ(pool.find(key(9)), std::nullopt);
   for (const std::int32_t id : {2, 1, 0}) pool.give_back(id);
   EXPECT_EQ(pool.free_count(), 3);
-  EXPECT_EQ(pool.find(key(8)), 2) << "nobody holds it, and it is there";
+  EXPECT_EQ(pool.find(key(8)), 2) << "none holds it, and it is there";
 
   EXPECT_EQ(pool.take(), 1) << "with nothing in it";
   EXPECT_EQ(pool.take(), 2) << "let go of before the other";
@@ -87,7 +87,7 @@ TEST(BlockPool, OneBlockAndOneKeyBelongTogether) {
   pool.name(1, key(5, 1));
   EXPECT_EQ(pool.find(key(5, 1)), 1) << "another lane's";
   pool.give_back(0);
-  EXPECT_THROW(pool.name(0, key(9)), Error) << "nobody fills it";
+  EXPECT_THROW(pool.name(0, key(9)), Error) << "none fills it";
 }
 
 }  // namespace
