@@ -145,6 +145,18 @@ std::vector<std::int32_t> Scheduler::find_blocks(const std::vector<BlockKey>& ke
   return blocks;
 }
 
+// Whether one that runs is about to fill half of the blocks or more that this one would have to compute.
+bool Scheduler::comes_soon(const LaneState& lane, const Sequence& sequence, std::size_t found) const {
+  const std::int64_t left = sequence.known - static_cast<std::int64_t>(found) * limits_.block_tokens;
+  const auto half = static_cast<std::size_t>(ceil_div(left, 2 * limits_.block_tokens));
+  if (sequence.keys.size() < found + half) return false;
+  return std::ranges::any_of(lane.running, [&](const Sequence* other) {
+    return !other->ended && other->keyed == static_cast<std::int64_t>(found) && other->keys.size() >= found + half &&
+           std::equal(other->keys.begin() + other->keyed, other->keys.begin() + other->keyed + half,
+                      sequence.keys.begin() + other->keyed);
+  });
+}
+
 // Those that are full when the steps so far are done.
 void Scheduler::name_blocks(Sequence& sequence) {
   const std::int64_t full = std::min(sequence.scheduled / limits_.block_tokens, std::ssize(sequence.keys));
@@ -287,6 +299,7 @@ void Scheduler::admit(LaneState& lane, Draft& draft) {
     std::vector<std::int32_t> found = find_blocks(sequence.keys, sequence.known, sequence.lane);
     const auto held = std::ranges::count_if(found, [&](std::int32_t block) { return pool_.held(block); });
     if (blocks - held > room.blocks || room.slots == 0) return;
+    if (comes_soon(lane, sequence, found.size())) return;
     leave_queue(sequence);
     begin(sequence, std::move(found));
     run(sequence);

@@ -8,8 +8,9 @@
 // sequence that does not grow with it, a sequence has a slot for that while it runs, the same in all stages, too.
 //
 // A sequence begins behind the full blocks whose tokens it shares with one of its lane before it. Such a block may be
-// held as soon as the step that fills it is on its way, since no later step overtakes that one. The last token of a
-// prompt is always computed, as nothing else says what follows it.
+// held as soon as the step that fills it is on its way, since no later step overtakes that one. A sequence waits for one
+// that is about to fill half of what it has to compute, or more. The last token of a prompt is always computed, as
+// nothing else says what follows it.
 //
 // Routes that share stages share the block table, the slots and the queue for both, and nothing else: each is a lane,
 // with steps of its own.
@@ -210,6 +211,7 @@ class Scheduler {
   Sequence& last_to_preempt() const;
   void wake();
   std::vector<std::int32_t> find_blocks(const std::vector<BlockKey>& keys, std::int64_t tokens, std::size_t lane) const;
+  bool comes_soon(const LaneState& lane, const Sequence& sequence, std::size_t found) const;
   void name_blocks(Sequence& sequence);
   void give_back(Sequence& sequence);  // its blocks and slot
   void preempt(Sequence& sequence);

@@ -59,9 +59,27 @@ TEST_F(SchedulerPrefix, ASequenceBeginsBehindWhatItShares) {
 }
 
 TEST_F(SchedulerPrefix, NothingOfTheSameStepIsShared) {
-  add(1, 8, keys(1, 2));
-  add(2, 8, keys(1, 2));
-  EXPECT_EQ(next().sequences, (std::vector<Part>{{1, 0, 8, {0, 1}, true}, {2, 0, 8, {3, 4}, true}}));
+  add(1, 16, keys(1, 1));
+  add(2, 15, keys(1, 1));
+  EXPECT_EQ(next().sequences, (std::vector<Part>{{1, 0, 16, {0, 1, 2, 3}, true}, {2, 0, 15, {5, 6, 7}, true}}));
+}
+
+TEST_F(SchedulerPrefix, WhoSharesHalfWaitsUntilItIsOnItsWay) {
+  scheduler_ = Scheduler({.blocks = 16, .block_tokens = 4, .max_tokens = 8, .micro_batches = 4});
+  add(1, 16, keys(1, 4));
+  add(2, 24, keys(1, 4));
+  EXPECT_EQ(next().sequences, (std::vector<Part>{{1, 0, 8, {0, 1}, false}}));
+  EXPECT_EQ(next().sequences, (std::vector<Part>{{1, 8, 8, {2, 3}, true, 0, 2}}));
+  EXPECT_EQ(next().sequences, (std::vector<Part>{{2, 16, 8, {0, 1, 2, 3, 5, 6}, true}}));
+}
+
+TEST_F(SchedulerPrefix, WhoeverWouldFillItEnds) {
+  scheduler_ = Scheduler({.blocks = 16, .block_tokens = 4, .max_tokens = 4, .micro_batches = 2});
+  add(1, 16, keys(1, 4));
+  add(2, 16, keys(1, 4));
+  const ScheduledStep first = next();
+  scheduler_.cancel(1);
+  EXPECT_EQ(next().sequences, (std::vector<Part>{{2, 4, 4, {0, 5}, false}})) << "the rest is its own to compute";
 }
 
 TEST_F(SchedulerPrefix, TheLastTokenOfAPromptIsComputed) {
