@@ -6,7 +6,7 @@ cd "$(dirname "${BASH_SOURCE[0]}")/.."
 names=()
 while [ $# -gt 0 ] && [ "$1" != -- ]; do names+=("$1") && shift; done
 [ $# -eq 0 ] || shift
-[ ${#names[@]} -gt 0 ] || names=(planning placement chain training training-joint simulating renting training-measured predicted mixtures steps steps-shared steps-measured planning-collectives collectives joining learning decode kv-types serving offload faults plans wan tls hop llama-rpc streams bodies)
+[ ${#names[@]} -gt 0 ] || names=(planning placement chain training training-joint simulating renting training-measured predicted mixtures steps steps-shared steps-measured planning-collectives collectives joining learning decode kv-types serving prefixes offload faults plans wan tls hop llama-rpc streams bodies)
 
 for name in "${names[@]}"; do
   case $name in
@@ -48,11 +48,12 @@ for name in "${names[@]}"; do
     streams) python3 bench/streams/run.py "$@" ;;
     bodies) python3 bench/bodies/run.py "$@" ;;
     serving) .venv-reference/bin/python bench/decode/serving.py "$@" ;;
+    prefixes) .venv-reference/bin/python bench/decode/prefixes.py "$@" ;;
     offload-placements) .venv-reference/bin/python bench/offload/placements.py "$@" ;;
     offload-schedules) .venv-reference/bin/python bench/offload/schedules.py "$@" ;;
     offload) .venv-reference/bin/python bench/offload/run.py "$@" ;;
     kv-types) .venv-reference/bin/python bench/decode/kv_types.py "$@" ;;
     decode) .venv-reference/bin/python bench/decode/run.py "$@" ;;
-    *) printf 'error: there is no benchmark "%s"\n\nhint: known: planning, placement, chain, training, training-joint, simulating, renting, training-measured, predicted, mixtures, steps, steps-shared, steps-measured, planning-collectives, collectives, joining, learning, decode, kv-types, serving, offload, offload-placements, offload-schedules, faults, join, recovery, steps-trained, weight-lag, steps-predicted, steps-saved, steps-two-sites, losses, plans, wan, tls, crossing, hop, llama-rpc, streams, bodies\n' "$name" >&2; exit 2 ;;
+    *) printf 'error: there is no benchmark "%s"\n\nhint: known: planning, placement, chain, training, training-joint, simulating, renting, training-measured, predicted, mixtures, steps, steps-shared, steps-measured, planning-collectives, collectives, joining, learning, decode, kv-types, serving, prefixes, offload, offload-placements, offload-schedules, faults, join, recovery, steps-trained, weight-lag, steps-predicted, steps-saved, steps-two-sites, losses, plans, wan, tls, crossing, hop, llama-rpc, streams, bodies\n' "$name" >&2; exit 2 ;;
   esac
 done

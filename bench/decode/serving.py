@@ -56,10 +56,11 @@ def motley(options, model, plan):
 
 
 @contextlib.contextmanager
-def llama_server(options, model):
+def llama_server(options, model, extra=("--no-cache-prompt",), room=512):
+    """`room`: tokens of each client."""
     port = 18080
     command = [llama_cpp_program(options.cache, options.kernels, "llama-server"), "-m", model, "--port", port, "-np", options.clients, "-c",
-               options.clients * 512, "-t", os.cpu_count(), "-tb", os.cpu_count(), "-ctk", "bf16", "-ctv", "bf16", "--no-cache-prompt"]
+               options.clients * room, "-t", os.cpu_count(), "-tb", os.cpu_count(), "-ctk", "bf16", "-ctv", "bf16", *extra]
     server = subprocess.Popen(list(map(str, command)), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     address = f"http://127.0.0.1:{port}"
     try:

@@ -4,6 +4,7 @@
 #include <cmath>
 #include <limits>
 #include <numeric>
+#include <utility>
 
 #include "motley/base/error.hpp"
 
@@ -51,7 +52,8 @@ std::int64_t micro_batches_of(const ServePlan& plan, const RouteChain& chain, co
 }  // namespace
 
 Router::Router(const ServePlan& plan, const RouterOptions& options)
-    : times_(std::make_unique<StepTimes>(plan, options.cost)),
+    : plan_(&plan),
+      times_(std::make_unique<StepTimes>(plan, options.cost)),
       context_(plan.model.arch.context),
       decode_chain_(plan.routes.size()),
       load_(plan.routes.size(), 0),
@@ -123,7 +125,40 @@ Router::Router(const ServePlan& plan, const RouterOptions& options)
   for (std::size_t chain = 0; chain < chains_.size(); ++chain) groups_[ways_[chain].group].chains.push_back(chain);
 }
 
-std::optional<std::size_t> Router::choose() const { return choose_route(weights_, load_, masked_); }
+std::optional<std::size_t> Router::choose(const Prefix& prefix) const {
+  return choose_route(weights_, load_, masked_, saved_requests(prefix));
+}
+
+// In seconds first: of a prompt's tokens in a full step, and of the mean request, in steps that are full as well. By
+// the plan's weights a request takes as long on each route as its weight is low.
+std::vector<double> Router::saved_requests(const Prefix& prefix) const {
+  std::vector<double> tokens(weights_.size());
+  for (std::size_t route = 0; route < weights_.size(); ++route) {
+    const Way& way = ways_[route];
+    tokens[route] = static_cast<double>(
+        prefix.route == route ? prefix.prompt_tokens
+                              : groups_[way.group].scheduler.found(prefix.keys, prefix.prompt_tokens, way.lane));
+  }
+  if (std::ranges::count(tokens, 0.0) == std::ssize(tokens)) return {};
+
+  const double prompt = plan_->workload.mean_prompt_tokens(), output = plan_->workload.mean_output_tokens();
+  const auto busiest_s = [&](std::size_t chain, std::int64_t position, std::int64_t count, std::int64_t sequences) {
+    const PipelineTime& times = *ways_[chain].times.times();
+    StepLoad load;
+    for (std::int64_t i = 0; i < sequences; ++i) add_sequence(load, times.window, position, count, sequences > 1);
+    return times.span(load).busiest_s / static_cast<double>(count * sequences);
+  };
+  double requests_s = 0;
+  for (std::size_t route = 0; route < weights_.size(); ++route) {
+    const double token_s = busiest_s(route, 0, plan_->step.max_tokens, 1);
+    const double decode_s = busiest_s(decode_chain_[route].value_or(route), static_cast<std::int64_t>(prompt), 1,
+                                      std::max<std::int64_t>(2, plan_->step.max_sequences));
+    tokens[route] *= token_s;
+    requests_s += weights_[route] * (prompt * token_s + output * decode_s);
+  }
+  for (double& seconds : tokens) seconds *= static_cast<double>(weights_.size()) / requests_s;
+  return tokens;
+}
 
 std::int64_t Router::kv_tokens(std::size_t chain) const {
   const Group& group = groups_[group_of(chain)];
@@ -138,10 +173,10 @@ std::int64_t Router::room(std::size_t route, std::int64_t prompt_tokens) const {
 }
 
 Admission Router::add(std::uint64_t id, std::size_t chain, std::int64_t prompt_tokens, std::int64_t max_new_tokens,
-                      std::int64_t cached_tokens, QueueLimit queue_limit) {
+                      std::int64_t cached_tokens, QueueLimit queue_limit, std::vector<BlockKey> keys) {
   Scheduler& scheduler = groups_[group_of(chain)].scheduler;
-  const Admission admission =
-      scheduler.add(id, prompt_tokens, max_new_tokens, 0, cached_tokens, queue_limit, ways_[chain].lane);
+  const Admission admission = scheduler.add(id, prompt_tokens, max_new_tokens, 0, cached_tokens, queue_limit,
+                                            ways_[chain].lane, std::move(keys));
   if (admission != Admission::accepted) return admission;
   chain_of_.emplace(id, chain);
   load_[chains_[chain].route] += 1;
@@ -149,14 +184,19 @@ Admission Router::add(std::uint64_t id, std::size_t chain, std::int64_t prompt_t
 }
 
 Admission Router::adopt(std::uint64_t id, std::size_t chain, std::int64_t known_tokens, std::int64_t max_new_tokens,
-                        const CachedTokens& cached) {
+                        const CachedTokens& cached, std::vector<BlockKey> keys) {
   Scheduler& scheduler = groups_[group_of(chain)].scheduler;
-  const Admission admission = scheduler.adopt(id, known_tokens, max_new_tokens, cached, ways_[chain].lane);
+  const Admission admission =
+      scheduler.adopt(id, known_tokens, max_new_tokens, cached, ways_[chain].lane, std::move(keys));
   if (admission == Admission::accepted) {
     chain_of_.emplace(id, chain);
     load_[chains_[chain].route] += 1;
   }
   return admission;
+}
+
+void Router::add_key(std::uint64_t id, const BlockKey& key) {
+  groups_[group_of(chain_of_.at(id))].scheduler.add_key(id, key);
 }
 
 void Router::cancel(std::uint64_t id) {
@@ -184,7 +224,8 @@ std::optional<RoutedStep> Router::next(std::size_t group) {
   auto scheduled = groups_[group].scheduler.next();
   if (!scheduled) return std::nullopt;
   under_way_[++last_step_] = {group, scheduled->id};
-  return RoutedStep{last_step_, groups_[group].chains[scheduled->lane], std::move(scheduled->sequences)};
+  return RoutedStep{last_step_, groups_[group].chains[scheduled->lane], std::move(scheduled->sequences),
+                    std::move(scheduled->gone)};
 }
 
 void Router::measure(std::size_t chain, const StepLoad& load, const std::vector<double>& stage_s,
@@ -215,11 +256,13 @@ void Router::complete(std::uint64_t step, const std::set<std::uint64_t>& finishe
 }
 
 std::optional<std::size_t> choose_route(const std::vector<double>& weights, const std::vector<double>& load,
-                                        const std::vector<bool>& masked) {
+                                        const std::vector<bool>& masked, const std::vector<double>& saved) {
   MOTLEY_CHECK(weights.size() == load.size() && weights.size() == masked.size());
+  MOTLEY_CHECK(saved.empty() || saved.size() == weights.size());
   // With the request itself, or a slow route would get one whenever it is empty.
   const auto relative_load = [&](std::size_t route) {
-    return weights[route] > 0 ? (load[route] + 1) / weights[route] : std::numeric_limits<double>::infinity();
+    return weights[route] > 0 ? (load[route] + 1) / weights[route] - (saved.empty() ? 0 : saved[route])
+                              : std::numeric_limits<double>::infinity();
   };
   std::optional<std::size_t> best;
   for (std::size_t route = 0; route < weights.size(); ++route)

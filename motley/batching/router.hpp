@@ -28,6 +28,15 @@ struct RoutedStep {
   std::uint64_t id = 0;
   std::size_t chain = 0;
   std::vector<ScheduledSequence> sequences;
+  std::vector<std::uint64_t> gone = {};  // see ScheduledStep
+};
+
+// What a new prompt begins with.
+struct Prefix {
+  std::int64_t prompt_tokens = 0;
+  std::vector<BlockKey> keys = {};
+  // Where a prompt went that begins alike, by what who asks says: all of this one is taken to be there.
+  std::optional<std::size_t> route = {};
 };
 
 class Router {
@@ -41,8 +50,9 @@ class Router {
 
   // ---- routes ----
 
-  // The least loaded route that is not masked, in proportion to the weights; none where all are masked.
-  std::optional<std::size_t> choose() const;
+  // The route that is not masked on which a prompt ends first by what it has to do: its share of the load, in seconds
+  // by the plan's weights, less the time that the tokens save which it has already. None where all are masked.
+  std::optional<std::size_t> choose(const Prefix& prefix = {}) const;
   void mask(std::size_t route, bool masked) { masked_[route] = masked; }
   // How many tokens a route has room for after a prompt of this many: within the model's context and its KV blocks.
   std::int64_t room(std::size_t route, std::int64_t prompt_tokens) const;
@@ -52,10 +62,12 @@ class Router {
 
   // `id` is new and is counted as load of the chain's route. See Scheduler::add.
   Admission add(std::uint64_t id, std::size_t chain, std::int64_t prompt_tokens, std::int64_t max_new_tokens,
-                std::int64_t cached_tokens = 0, QueueLimit queue_limit = QueueLimit::applies);
+                std::int64_t cached_tokens = 0, QueueLimit queue_limit = QueueLimit::applies,
+                std::vector<BlockKey> keys = {});
   // As add(), of a sequence that another router had; see Scheduler::adopt.
   Admission adopt(std::uint64_t id, std::size_t chain, std::int64_t known_tokens, std::int64_t max_new_tokens,
-                  const CachedTokens& cached);
+                  const CachedTokens& cached, std::vector<BlockKey> keys = {});
+  void add_key(std::uint64_t id, const BlockKey& key);  // see Scheduler::add_key
   // What is there of the running sequences of a group, if every step under way is lost.
   std::map<std::uint64_t, CachedTokens> cached(std::size_t group) const { return groups_[group].scheduler.cached(); }
   // Takes a sequence out that has not ended.
@@ -105,7 +117,9 @@ class Router {
   };
 
   void forget(std::uint64_t id);
+  std::vector<double> saved_requests(const Prefix& prefix) const;
 
+  const ServePlan* plan_;
   std::unique_ptr<const StepTimes> times_;
   std::int64_t context_ = 0;
   std::vector<RouteChain> chains_;
@@ -120,9 +134,10 @@ class Router {
   std::uint64_t last_step_ = 0;
 };
 
-// Which route a new request goes to: the least loaded in proportion to its weight; ties to the first. A weight of 0
-// takes requests only where no route has more. `load` counts requests. None: all are masked.
+// Which route a new request goes to: the least loaded in proportion to its weight, less what it saves there; ties to
+// the first. A weight of 0 takes requests only where no route has more. `load` counts requests, and `saved` says how
+// many requests' time of a route of weight 1. None: all are masked.
 std::optional<std::size_t> choose_route(const std::vector<double>& weights, const std::vector<double>& load,
-                                        const std::vector<bool>& masked);
+                                        const std::vector<bool>& masked, const std::vector<double>& saved = {});
 
 }  // namespace motley

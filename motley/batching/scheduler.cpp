@@ -9,33 +9,6 @@
 #include "motley/base/rounding.hpp"
 
 namespace motley {
-BlockPool::BlockPool(std::int64_t count) : total_(count) {
-  MOTLEY_CHECK(count >= 0 && count <= std::numeric_limits<std::int32_t>::max());
-  for (std::int64_t id = count; id-- > 0;) free_.push_back(static_cast<std::int32_t>(id));
-  out_.resize(static_cast<std::size_t>(count), false);
-}
-
-std::int32_t BlockPool::take() {
-  MOTLEY_CHECK(!free_.empty());
-  const std::int32_t id = free_.back();
-  free_.pop_back();
-  out_[static_cast<std::size_t>(id)] = true;
-  return id;
-}
-
-void BlockPool::take(const std::vector<std::int32_t>& ids) {
-  for (const std::int32_t id : ids) {
-    MOTLEY_CHECK(id >= 0 && id < total_ && !out_[static_cast<std::size_t>(id)]);
-    out_[static_cast<std::size_t>(id)] = true;
-  }
-  std::erase_if(free_, [&](std::int32_t id) { return out_[static_cast<std::size_t>(id)]; });
-}
-
-void BlockPool::give_back(std::int32_t id) {
-  MOTLEY_CHECK(id >= 0 && id < total_ && out_[static_cast<std::size_t>(id)]);
-  out_[static_cast<std::size_t>(id)] = false;
-  free_.push_back(id);
-}
 
 Scheduler::Scheduler(SchedulerLimits limits, StepRule rule)
     : Scheduler(limits, {Lane{rule ? std::move(rule) : fixed_steps({}, limits), limits.micro_batches}}) {}
@@ -54,15 +27,17 @@ Scheduler::Scheduler(SchedulerLimits limits, std::vector<Lane> lanes)
 }
 
 Admission Scheduler::add(std::uint64_t id, std::int64_t prompt_tokens, std::int64_t max_new_tokens,
-                         std::int64_t priority, std::int64_t cached_tokens, QueueLimit queue_limit, std::size_t lane) {
+                         std::int64_t priority, std::int64_t cached_tokens, QueueLimit queue_limit, std::size_t lane,
+                         std::vector<BlockKey> keys) {
   MOTLEY_CHECK(prompt_tokens > 0 && max_new_tokens > 0 && !sequences_.contains(id));
-  MOTLEY_CHECK(cached_tokens >= 0 && cached_tokens < prompt_tokens);
+  MOTLEY_CHECK(cached_tokens >= 0 && cached_tokens < prompt_tokens && (cached_tokens == 0 || keys.empty()));
   const std::int64_t room = limits_.blocks * limits_.block_tokens;
   if (prompt_tokens > room || max_new_tokens > room - prompt_tokens) return Admission::never_fits;
   if (queue_limit == QueueLimit::applies && counts().waiting >= limits_.max_queue) return Admission::queue_full;
 
   Sequence& sequence = insert(id, lane, prompt_tokens, max_new_tokens, priority);
   sequence.scheduled = cached_tokens;
+  if (limits_.slots == 0) sequence.keys = std::move(keys);
   wait(sequence);
   return Admission::accepted;
 }
@@ -84,25 +59,28 @@ Scheduler::Sequence& Scheduler::insert(std::uint64_t id, std::size_t lane, std::
 
 // One block stays free, so that others are not kept out until an adopted sequence ends.
 Admission Scheduler::adopt(std::uint64_t id, std::int64_t known_tokens, std::int64_t max_new_tokens,
-                           const CachedTokens& cached, std::size_t lane) {
+                           const CachedTokens& cached, std::size_t lane, std::vector<BlockKey> keys) {
   MOTLEY_CHECK(cached.tokens > 0 && cached.tokens < known_tokens && max_new_tokens > 0 && !sequences_.contains(id));
   const std::int64_t room = limits_.blocks * limits_.block_tokens;
   if (known_tokens > room || max_new_tokens > room - known_tokens) return Admission::never_fits;
   const bool inside = std::ranges::all_of(cached.blocks, [&](std::int32_t block) { return block < limits_.blocks; });
-  if (!inside || std::ssize(cached.blocks) >= pool_.free_count()) return Admission::never_fits;
+  if (!inside) return Admission::never_fits;
+  const auto new_blocks = std::ranges::count_if(cached.blocks, [&](std::int32_t block) { return !pool_.held(block); });
+  if (new_blocks >= pool_.free_count()) return Admission::never_fits;
   if (limits_.slots > 0 && (cached.slot >= limits_.slots || slots_.free_count() == 0)) return Admission::never_fits;
-  pool_.take(cached.blocks);
+  pool_.hold(cached.blocks);
   last_step_ = std::max(last_step_, cached.last_step);  // the steps to come are later ones
   Sequence& sequence = insert(id, lane, known_tokens, max_new_tokens, 0);
   sequence.blocks = cached.blocks;
   sequence.last_step = cached.last_step;
   sequence.reached = std::max(cached.reached, cached.tokens);
+  if (limits_.slots == 0) sequence.keys = std::move(keys);
   if (limits_.slots > 0) {
     sequence.slot = cached.slot;
     if (cached.slot < 0)
       sequence.slot = slots_.take();
     else
-      slots_.take(std::vector{cached.slot});
+      slots_.hold({cached.slot});
   }
   if (cached.lacking_stages == 0) {
     sequence.scheduled = cached.tokens;
@@ -110,26 +88,82 @@ Admission Scheduler::adopt(std::uint64_t id, std::int64_t known_tokens, std::int
     sequence.replayed = cached.tokens;
     sequence.stages = cached.lacking_stages;
   }
+  name_blocks(sequence);
   run(sequence);
   return Admission::accepted;
 }
 
+// A block that a lost step was to fill lacks tokens for all that hold it.
 std::map<std::uint64_t, CachedTokens> Scheduler::cached() const {
+  std::unordered_map<std::int32_t, std::int64_t> filled_to;  // by block that is not full, as a position in its sequence
+  for (const auto& [id, step] : under_way_)
+    for (const Part& part : step.parts) {
+      const std::vector<std::int32_t>& blocks = part.sequence->blocks;
+      for (std::int64_t i = part.position / limits_.block_tokens; i < std::ssize(blocks); ++i) {
+        const std::int64_t position = std::max(part.position, i * limits_.block_tokens);
+        const auto [known, is_new] = filled_to.emplace(blocks[static_cast<std::size_t>(i)], position);
+        if (!is_new) known->second = std::min(known->second, position);
+      }
+    }
   std::map<std::uint64_t, CachedTokens> all;
   for (const LaneState& lane : lanes_)
-    for (const Sequence* sequence : lane.running)
-      if (!sequence->ended)
-        all[sequence->id] = {.tokens = sequence->scheduled,
-                             .blocks = sequence->blocks,
-                             .last_step = sequence->last_step,
-                             .slot = sequence->slot,
-                             .reached = sequence->reached};
-  for (const auto& [id, step] : under_way_)
-    for (const Part& part : step.parts)
-      if (const auto found = all.find(part.sequence->id); found != all.end())
-        found->second.tokens = std::min(found->second.tokens, part.position);
-  std::erase_if(all, [](const auto& sequence) { return sequence.second.tokens == 0; });
+    for (const Sequence* sequence : lane.running) {
+      if (sequence->ended) continue;
+      std::int64_t tokens = sequence->scheduled;
+      for (const std::int32_t block : sequence->blocks)
+        if (const auto found = filled_to.find(block); found != filled_to.end())
+          tokens = std::min(tokens, found->second);
+      if (tokens == 0) continue;
+      all[sequence->id] = {.tokens = tokens,
+                           .blocks = sequence->blocks,
+                           .last_step = sequence->last_step,
+                           .slot = sequence->slot,
+                           .reached = sequence->reached};
+    }
   return all;
+}
+
+void Scheduler::add_key(std::uint64_t id, const BlockKey& key) {
+  if (limits_.slots == 0) sequences_.at(id).keys.push_back(key);
+}
+
+std::int64_t Scheduler::found(const std::vector<BlockKey>& keys, std::int64_t prompt_tokens, std::size_t lane) const {
+  return std::ssize(find_blocks(keys, prompt_tokens, lane)) * limits_.block_tokens;
+}
+
+// Of a sequence of this many known tokens. A slot holds what its own sequence has left in it.
+std::vector<std::int32_t> Scheduler::find_blocks(const std::vector<BlockKey>& keys, std::int64_t tokens,
+                                                 std::size_t lane) const {
+  std::vector<std::int32_t> blocks;
+  if (limits_.slots > 0) return blocks;
+  const auto most = static_cast<std::size_t>((tokens - 1) / limits_.block_tokens);
+  while (blocks.size() < std::min(most, keys.size())) {
+    const auto block = pool_.find({lane, keys[blocks.size()]});
+    if (!block) break;
+    blocks.push_back(*block);
+  }
+  return blocks;
+}
+
+// Whether one that runs is about to fill half of the blocks or more that this one would have to compute.
+bool Scheduler::comes_soon(const LaneState& lane, const Sequence& sequence, std::size_t found) const {
+  const std::int64_t left = sequence.known - static_cast<std::int64_t>(found) * limits_.block_tokens;
+  const auto half = static_cast<std::size_t>(ceil_div(left, 2 * limits_.block_tokens));
+  if (sequence.keys.size() < found + half) return false;
+  return std::ranges::any_of(lane.running, [&](const Sequence* other) {
+    return !other->ended && other->keyed == static_cast<std::int64_t>(found) && other->keys.size() >= found + half &&
+           std::equal(other->keys.begin() + other->keyed, other->keys.begin() + other->keyed + half,
+                      sequence.keys.begin() + other->keyed);
+  });
+}
+
+// Those that are full when the steps so far are done.
+void Scheduler::name_blocks(Sequence& sequence) {
+  const std::int64_t full = std::min(sequence.scheduled / limits_.block_tokens, std::ssize(sequence.keys));
+  for (; sequence.keyed < full; ++sequence.keyed) {
+    const auto block = static_cast<std::size_t>(sequence.keyed);
+    pool_.name(sequence.blocks[block], {sequence.lane, sequence.keys[block]});
+  }
 }
 
 void Scheduler::cancel(std::uint64_t id) {
@@ -165,6 +199,9 @@ std::optional<ScheduledStep> Scheduler::next(LaneState& lane) {
   add_prompts(lane, draft, budget.chunks_under_way);
   admit(lane, draft);
   if (draft.step.sequences.empty()) return std::nullopt;
+  for (const Part& part : draft.parts) name_blocks(*part.sequence);
+  const auto passes_all = [](const ScheduledSequence& part) { return part.stages == 0; };
+  if (std::ranges::any_of(draft.step.sequences, passes_all)) draft.step.gone = std::exchange(lane.gone, {});
   last_step_ = draft.step.id;
   under_way_[draft.step.id] = {number, std::move(draft.parts)};
   ++lane.under_way;
@@ -259,13 +296,30 @@ void Scheduler::admit(LaneState& lane, Draft& draft) {
     Sequence& sequence = **lane.waiting.begin();
     const std::int64_t blocks = blocks_for(sequence.known + 1);
     const Room room = room_for_next(lane);
-    if (blocks > room.blocks || room.slots == 0) return;
-    for (std::int64_t i = 0; i < blocks; ++i) sequence.blocks.push_back(pool_.take());
-    if (limits_.slots > 0) sequence.slot = slots_.take();
+    std::vector<std::int32_t> found = find_blocks(sequence.keys, sequence.known, sequence.lane);
+    const auto held = std::ranges::count_if(found, [&](std::int32_t block) { return pool_.held(block); });
+    if (blocks - held > room.blocks || room.slots == 0) return;
+    if (comes_soon(lane, sequence, found.size())) return;
     leave_queue(sequence);
+    begin(sequence, std::move(found));
     run(sequence);
     schedule(sequence, draft);
   }
+}
+
+void Scheduler::begin(Sequence& sequence, std::vector<std::int32_t> found) {
+  pool_.hold(found);
+  sequence.blocks = std::move(found);
+  sequence.keyed = std::ssize(sequence.blocks);
+  const std::int64_t tokens = sequence.keyed * limits_.block_tokens;
+  sequence.scheduled += tokens;
+  sequence.reached = sequence.scheduled;
+  if (!sequence.keys.empty()) {
+    prompt_tokens_ += sequence.known;
+    found_tokens_ += tokens;
+  }
+  while (std::ssize(sequence.blocks) < blocks_for(sequence.known + 1)) sequence.blocks.push_back(pool_.take());
+  if (limits_.slots > 0) sequence.slot = slots_.take();
 }
 
 void Scheduler::schedule(Sequence& sequence, Draft& draft) {
@@ -329,7 +383,7 @@ void Scheduler::wake() {
 // it can give one now, but some under way will.
 bool Scheduler::reserve_for_decode(Sequence& sequence) {
   if (std::ssize(sequence.blocks) >= blocks_for(sequence.known)) return true;
-  if (pool_.free_count() == 0) {
+  while (pool_.free_count() == 0) {  // what the last one holds may not be its alone
     Sequence& last = last_to_preempt();
     if (&last == &sequence) return false;
     preempt(last);
@@ -351,11 +405,12 @@ Scheduler::Sequence& Scheduler::last_to_preempt() const {
 }
 
 // The last one first, so that the next sequence takes them in their order: what lies side by side moves at once where
-// keys and values are on a disk.
+// keys and values are on a disk. And of what is kept the beginning goes last, without which the rest is of no use.
 void Scheduler::give_back(Sequence& sequence) {
+  if (!sequence.blocks.empty()) lanes_[sequence.lane].gone.push_back(sequence.id);
   for (const std::int32_t block : std::views::reverse(sequence.blocks)) pool_.give_back(block);
   sequence.blocks.clear();
-  sequence.named = 0;
+  sequence.named = sequence.keyed = 0;
   if (sequence.slot >= 0) slots_.give_back(std::exchange(sequence.slot, -1));
   wake();
 }
@@ -408,8 +463,11 @@ void Scheduler::complete(std::uint64_t step, const std::set<std::uint64_t>& fini
 }
 
 SchedulerCounts Scheduler::counts() const {
-  SchedulerCounts counts{
-      .steps_under_way = std::ssize(under_way_), .free_blocks = pool_.free_count(), .preemptions = preemptions_};
+  SchedulerCounts counts{.steps_under_way = std::ssize(under_way_),
+                         .free_blocks = pool_.free_count(),
+                         .preemptions = preemptions_,
+                         .prompt_tokens = prompt_tokens_,
+                         .found_tokens = found_tokens_};
   for (const LaneState& lane : lanes_) {
     counts.waiting += std::ssize(lane.waiting);
     counts.running += std::ssize(lane.running);

@@ -7,6 +7,11 @@
 // first, then prompt chunks. Blocks are ids of KV blocks, the same in all stages. Where layers keep something of a
 // sequence that does not grow with it, a sequence has a slot for that while it runs, the same in all stages, too.
 //
+// A sequence begins behind the full blocks whose tokens it shares with one of its lane before it. Such a block may be
+// held as soon as the step that fills it is on its way, since no later step overtakes that one. A sequence waits for one
+// that is about to fill half of what it has to compute, or more. The last token of a prompt is always computed, as
+// nothing else says what follows it.
+//
 // Routes that share stages share the block table, the slots and the queue for both, and nothing else: each is a lane,
 // with steps of its own.
 #pragma once
@@ -19,25 +24,10 @@
 #include <unordered_map>
 #include <vector>
 
+#include "motley/batching/block_pool.hpp"
 #include "motley/batching/step_rule.hpp"
 
 namespace motley {
-
-// Hands out ids [0, count), of KV blocks or of slots.
-class BlockPool {
- public:
-  explicit BlockPool(std::int64_t count);
-  std::int64_t free_count() const { return static_cast<std::int64_t>(free_.size()); }
-  std::int64_t total() const { return total_; }
-  std::int32_t take();                              // throws when none is left: ask free_count() first
-  void take(const std::vector<std::int32_t>& ids);  // throws where one of these is out or none of its own
-  void give_back(std::int32_t id);                  // throws on a block that is not out
-
- private:
-  std::int64_t total_;
-  std::vector<std::int32_t> free_;
-  std::vector<bool> out_;
-};
 
 enum class Admission { accepted, queue_full, never_fits };
 // Waived for requests that were accepted before: under another plan.
@@ -60,13 +50,15 @@ struct ScheduledStep {
   std::uint64_t id = 0;
   std::size_t lane = 0;
   std::vector<ScheduledSequence> sequences;
+  // Of the lane, that have no blocks any more, before this step. Only a step that passes all stages names any.
+  std::vector<std::uint64_t> gone = {};
 };
 
 // Keys and values that are there already: of tokens [0, tokens), in these blocks. But the first `lacking_stages` of the
 // route do not all have them: there the tokens are computed once more. 0: every stage has them. `last_step` is the one
 // that the sequence was in last: the lower, the longer it has waited for the next. Some stages have computed
 // tokens up to `reached`, in steps that were lost or before others were lacking: they may have let go of what lies
-// behind the windows of these.
+// behind the windows of these. Sequences that share blocks name the same.
 struct CachedTokens {
   std::int64_t tokens = 0;
   std::vector<std::int32_t> blocks;
@@ -85,7 +77,9 @@ struct Lane {
 
 struct SchedulerCounts {
   std::int64_t waiting = 0, running = 0, steps_under_way = 0, free_blocks = 0;
-  std::int64_t preemptions = 0;  // so far
+  std::int64_t preemptions = 0;    // so far
+  std::int64_t prompt_tokens = 0;  // so far, of sequences that began and had keys
+  std::int64_t found_tokens = 0;   // of them: in blocks that were there already
 };
 
 // The line is ordered by arrival, counted in steps: one unit of priority puts a request ahead of those that came up to
@@ -107,14 +101,20 @@ class Scheduler {
 
   // `prompt_tokens` known tokens, at most `max_new_tokens` more, both positive; `id` is not in use. The keys and values
   // of the first `cached_tokens` of the prompt come from elsewhere and are written once its blocks are taken; fewer
-  // than the prompt has. never_fits: prompt + output exceed all blocks.
+  // than the prompt has. `keys` are those of its full blocks; without any, and where sequences have slots, it shares
+  // none. never_fits: prompt + output exceed all blocks.
   Admission add(std::uint64_t id, std::int64_t prompt_tokens, std::int64_t max_new_tokens, std::int64_t priority = 0,
-                std::int64_t cached_tokens = 0, QueueLimit queue_limit = QueueLimit::applies, std::size_t lane = 0);
+                std::int64_t cached_tokens = 0, QueueLimit queue_limit = QueueLimit::applies, std::size_t lane = 0,
+                std::vector<BlockKey> keys = {});
   // A sequence of another scheduler whose `cached` tokens, fewer than are known and at least one, stay in their blocks
   // and slot, and which runs at once; ends as never_fits where they do not. Those that have waited longest go first.
   // Before any step.
   Admission adopt(std::uint64_t id, std::int64_t known_tokens, std::int64_t max_new_tokens, const CachedTokens& cached,
-                  std::size_t lane = 0);
+                  std::size_t lane = 0, std::vector<BlockKey> keys = {});
+  // The tokens that came out of a sequence with keys have filled one more block. Before complete() of their step.
+  void add_key(std::uint64_t id, const BlockKey& key);
+  // Tokens of a prompt with these keys that are there now.
+  std::int64_t found(const std::vector<BlockKey>& keys, std::int64_t prompt_tokens, std::size_t lane = 0) const;
   // What is there of the running sequences, if every step under way is lost.
   std::map<std::uint64_t, CachedTokens> cached() const;
   // Takes a sequence out, now or when its step under way completes. An id that is gone already is not an error.
@@ -145,6 +145,8 @@ class Scheduler {
     std::int64_t reached = 0;    // tokens that some stage may have computed
     std::vector<std::int32_t> blocks;
     std::int64_t named = 0;  // of the blocks, in steps that passed the same stages
+    std::vector<BlockKey> keys;
+    std::int64_t keyed = 0;  // of the blocks, the first: they are filled, and can be found
     std::uint64_t last_step = 0;
     std::int64_t steps = 0;  // under way with tokens of it
     std::int32_t slot = -1;
@@ -168,6 +170,7 @@ class Scheduler {
     std::vector<Sequence*> running = {};
     std::int64_t waiting_tokens = 0;  // that the waiting sequences have to compute
     bool may_start = false;           // something has changed since no step could start
+    std::vector<std::uint64_t> gone = {};
   };
 
   // What comes back to the scheduler with a step that is done. A sequence that is under way stays where it is.
@@ -198,6 +201,7 @@ class Scheduler {
   void admit(LaneState& lane, Draft& draft);
   Sequence& insert(std::uint64_t id, std::size_t lane, std::int64_t known_tokens, std::int64_t max_new_tokens,
                    std::int64_t priority);
+  void begin(Sequence& sequence, std::vector<std::int32_t> found);
   void schedule(Sequence& sequence, Draft& draft);
   void wait(Sequence& sequence);
   void leave_queue(Sequence& sequence);
@@ -206,6 +210,9 @@ class Scheduler {
   bool reserve_for_decode(Sequence& sequence);
   Sequence& last_to_preempt() const;
   void wake();
+  std::vector<std::int32_t> find_blocks(const std::vector<BlockKey>& keys, std::int64_t tokens, std::size_t lane) const;
+  bool comes_soon(const LaneState& lane, const Sequence& sequence, std::size_t found) const;
+  void name_blocks(Sequence& sequence);
   void give_back(Sequence& sequence);  // its blocks and slot
   void preempt(Sequence& sequence);
   void end(Sequence& sequence);
@@ -225,6 +232,7 @@ class Scheduler {
   std::uint64_t last_step_ = 0;
   std::uint64_t arrivals_ = 0;
   std::int64_t preemptions_ = 0;
+  std::int64_t prompt_tokens_ = 0, found_tokens_ = 0;
 };
 
 }  // namespace motley

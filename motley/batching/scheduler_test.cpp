@@ -20,27 +20,6 @@ std::vector<std::uint64_t> ids(const ScheduledStep& step) {
   return out;
 }
 
-TEST(BlockPool, HandsOutEveryBlockOnce) {
-  BlockPool pool(3);
-  EXPECT_EQ(pool.take(), 0);
-  EXPECT_EQ(pool.take(), 1);
-  EXPECT_EQ(pool.take(), 2);
-  EXPECT_EQ(pool.free_count(), 0);
-  EXPECT_THROW(pool.take(), Error);
-  pool.give_back(1);
-  EXPECT_THROW(pool.give_back(1), Error);
-  EXPECT_THROW(pool.give_back(3), Error);
-  EXPECT_THROW(pool.give_back(-1), Error);
-  EXPECT_EQ(pool.take(), 1);
-  pool.give_back(0);
-  pool.give_back(2);
-  pool.take({2});
-  EXPECT_EQ(pool.free_count(), 1);
-  EXPECT_THROW(pool.take({2}), Error);
-  EXPECT_THROW(pool.take({3}), Error);
-  EXPECT_EQ(pool.take(), 0);
-}
-
 TEST(Scheduler, APromptThenItsDecodes) {
   Scheduler scheduler({.blocks = 8, .block_tokens = 4});
   EXPECT_EQ(scheduler.add(7, 6, 3), Admission::accepted);

@@ -33,6 +33,11 @@ void add_api_options(CLI::App& verb, ApiOptions& options) {
   verb.add_option("--reasoning", options.reasoning,
                   "Split thinking off the answers of chats: auto or none (default auto)")
       ->check(CLI::IsMember({"auto", "none"}));
+  verb.add_option("--prefix-cache", options.prefix_cache,
+                  "Prompts that begin with the same tokens are computed once: on or off (default on)")
+      ->check(CLI::IsMember({"on", "off"}));
+  verb.add_flag("--share-prefixes", options.share_prefixes,
+                "Also among requests with unlike keys, who can tell so from the time what others have asked");
 }
 
 void apply_api_options(const ApiOptions& options, const OperatorKey& key, ServeSettings& settings) {
@@ -44,6 +49,8 @@ void apply_api_options(const ApiOptions& options, const OperatorKey& key, ServeS
   settings.origins = options.origins;
   settings.new_per_address = static_cast<std::size_t>(options.new_per_address);
   settings.split_reasoning = options.reasoning == "auto";
+  settings.prefix_cache = options.prefix_cache == "on";
+  settings.share_prefixes = options.share_prefixes;
 }
 
 void serve(const ServePlan& plan, ServedDeployment& deployment, StopSignals& signals, const ServeSettings& settings,

@@ -15,12 +15,14 @@ struct ApiOptions {
   std::vector<std::string> origins;
   int new_per_address = 512;
   std::string reasoning = "auto";
+  std::string prefix_cache = "on";
+  bool share_prefixes = false;
 };
 
 // --operator-key of the server or of a command to it.
 void add_operator_key_option(CLI::App& verb, std::string& key, const std::string& help);
 
-// --api-key, --operator-key, --cors, --new-per-address, --reasoning.
+// --api-key, --operator-key, --cors, --new-per-address, --reasoning, --prefix-cache, --share-prefixes.
 void add_api_options(CLI::App& verb, ApiOptions& options);
 
 // Throws an input error where clients could change the deployment.

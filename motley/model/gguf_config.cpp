@@ -7,7 +7,7 @@
 #include <array>
 #include <charconv>
 #include <cmath>
-#include <cstring>
+#include <span>
 
 #include "motley/base/binding.hpp"
 #include "motley/base/error.hpp"
@@ -148,7 +148,7 @@ void refuse_unknown(const Metadata& metadata, const GgufForm& form) {
 // parameters are found again among those in use.
 Value read_frequency_factors(const Metadata& metadata, const StoredTensor& tensor, double theta) {
   std::vector<float> factors(tensor.bytes.size() / sizeof(float));
-  if (tensor.type == "F32") std::memcpy(factors.data(), tensor.bytes.data(), tensor.bytes.size());
+  if (tensor.type == "F32") std::ranges::copy(tensor.bytes, std::as_writable_bytes(std::span(factors)).begin());
   const auto close = [](double a, double b) { return std::abs(a - b) <= 1e-4 * b; };
   // Pairs that do not turn have a divisor that no angle survives.
   const auto still = std::ranges::find_if(factors, [](float factor) { return factor >= never_turns; });

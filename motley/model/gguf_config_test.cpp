@@ -30,6 +30,7 @@ class GgufConfigTest : public ::testing::Test {
         {"attention.head_count", 4}, {"attention.head_count_kv", 2}, {"context_length", 128}};
     std::map<std::string, std::string> types = {};  // of matrices; else Q8_0
     bool tied = true, query_bias = false, output_bias = false;
+    std::map<std::string, std::int64_t> vectors = {};  // further tensors
     std::function<void(GgufWriter&)> more = [](GgufWriter&) {};
   };
   Model read(const File& file) {
@@ -60,6 +61,7 @@ class GgufConfigTest : public ::testing::Test {
     add("blk.0.ffn_down.weight", {64, 96});
     if (file.query_bias) add("blk.0.attn_q.bias", {64});
     if (file.output_bias) add("blk.0.attn_output.bias", {64});
+    for (const auto& [name, size] : file.vectors) add(name, {size});
     const auto path = folder / "m.gguf";
     writer.write(path, [&](std::int64_t tensor, const GgufWriter::Sink& sink) {
       sink(std::vector<std::byte>(bytes[static_cast<std::size_t>(tensor)]));
@@ -176,6 +178,9 @@ TEST_F(GgufConfigTest, NamesWhatItCannotExpress) {
   EXPECT_THAT(with("llama.attention.value_length", 8), HasSubstr("values of another length"));
   EXPECT_THAT(refused({.more = [](GgufWriter& writer) { writer.set_text("llama.rope.scaling.type", "longrope"); }}),
               HasSubstr("rotary scaling \"longrope\""));
+  for (const std::int64_t frequencies : {0, 8})
+    EXPECT_THAT(refused({.vectors = {{"rope_freqs.weight", frequencies}}}),
+                HasSubstr("rope_freqs.weight follows neither"));
   File uneven;
   uneven.sizes.erase("attention.head_count_kv");
   uneven.more = [](GgufWriter& writer) { writer.set_i32s("llama.attention.head_count_kv", {2}); };

@@ -79,9 +79,10 @@ std::string troubles(const SimResult& result) {
 
 std::string sim_report(const SimResult& result) {
   return fmt::format(
-      "{} requests in {} of simulated time: {:.1f}% in time, {:.4g} output tokens/s\n\ntimes are p50 / p90 / "
+      "{} requests in {} of simulated time: {:.1f}% in time, {:.4g} output tokens/s{}\n\ntimes are p50 / p90 / "
       "p99\n{}\n{}\n{}{}",
       result.all.requests, human_seconds(result.measured_s), 100 * result.all.slo_attainment, result.all.tokens_per_s,
+      result.cached_share > 0 ? fmt::format(", {} of the prompts' tokens were there", percent(result.cached_share)) : "",
       classes_table(result), uses_table(result), queues_table(result), troubles(result));
 }
 
@@ -92,6 +93,7 @@ Value sim_json(const SimResult& result) {
   json.set("measured_s", result.measured_s);
   json.set("preemptions", result.preemptions);
   json.set("restarts", result.restarts);
+  json.set("cached_share", result.cached_share);
   json.set("events", result.events);
   Value::Array classes, stages, links, queues;
   for (const RequestSummary& summary : result.classes) {

@@ -55,7 +55,8 @@ class ChatTest : private ChatModel, public ServiceTest {
     return all;
   }
   static std::string usage(std::size_t reasoning_tokens) {
-    return "\"completion_tokens_details\":{\"reasoning_tokens\":" + std::to_string(reasoning_tokens) + "}";
+    return "\"prompt_tokens_details\":{\"cached_tokens\":0},\"completion_tokens_details\":{\"reasoning_tokens\":" +
+           std::to_string(reasoning_tokens) + "}";
   }
 };
 

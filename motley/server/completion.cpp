@@ -65,6 +65,8 @@ GenerateRequest Completion::generate_request(const std::vector<std::int32_t>& pr
   request.ignore_eos = request_.ignore_eos;
   if (request_.kind == ApiKind::chat && !request_.ignore_eos) request.stop_tokens = serving_.chat_ends;
   request.sampling = request_.sampling;
+  request.cache_salt = request_.cache_salt;
+  request.cache_name = request_.prompt_cache_key;
   if (request_.echo && request_.sampling.logprobs >= 0) request.prompt_logprobs = request_.sampling.logprobs;
   request.sampling.seed =
       seed_ + static_cast<std::uint64_t>(choice);  // the choices of one prompt differ, and can be had again
@@ -140,6 +142,8 @@ DecodeStream* Completion::stream(std::size_t index) {
 void Completion::take(std::size_t index, const GenerateEvent& event, const std::string& text) {
   Choice& choice = choices_[index];
   if (ended_ || choice.ended) return;
+  // The choices of a prompt find it where the first one has put it.
+  if (static_cast<std::int64_t>(index) % request_.n == 0) usage_.cached_tokens += event.found_tokens;
   if (event.prompt_scores) return take_prompt_scores(choice, *event.prompt_scores);
   if (event.token) return take_token(choice, *event.token, text);
   if (*event.finished == FinishReason::failed)

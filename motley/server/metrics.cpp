@@ -70,6 +70,10 @@ struct Metrics::Impl {
   Counter& generated_tokens = counter("motley_generated_tokens_total", "Tokens generated.").Add({});
   Counter& preemptions =
       counter("motley_preemptions_total", "Sequences returned to the queue because KV blocks ran out.").Add({});
+  Counter& prefix_tokens =
+      counter("motley_prefix_cache_queries_total", "Prompt tokens that were looked for in the prefix cache.").Add({});
+  Counter& found_tokens =
+      counter("motley_prefix_cache_hits_total", "Of these, the tokens that were there: they are not computed.").Add({});
   prometheus::Family<Counter>& replayed_tokens = counter(
       "motley_replayed_tokens_total", "Tokens that a stage computed again, after a loss, a change or preemption.");
   Gauge& ready = gauge("motley_ready", "1 when every route has produced a token and nothing has failed.").Add({});
@@ -102,6 +106,8 @@ std::string Metrics::text(const DriverStatus& status) {
   follow(impl_->prompt_tokens, static_cast<double>(status.prompt_tokens));
   follow(impl_->generated_tokens, static_cast<double>(status.generated_tokens));
   follow(impl_->preemptions, static_cast<double>(status.preemptions));
+  follow(impl_->prefix_tokens, static_cast<double>(status.prefix_tokens));
+  follow(impl_->found_tokens, static_cast<double>(status.found_tokens));
   for (const auto& [stage, tokens] : status.replayed_tokens)
     follow(impl_->replayed_tokens.Add({{"stage", stage}}), static_cast<double>(tokens));
   impl_->ready.Set(status.ready ? 1 : 0);

@@ -85,6 +85,7 @@ Value usage_value(ApiKind kind, const Usage& usage) {
   Value value = Value::object({{"prompt_tokens", usage.prompt_tokens},
                                {"completion_tokens", usage.completion_tokens},
                                {"total_tokens", usage.prompt_tokens + usage.completion_tokens}});
+  value.set("prompt_tokens_details", Value::object({{"cached_tokens", usage.cached_tokens}}));
   if (kind == ApiKind::chat)
     value.set("completion_tokens_details", Value::object({{"reasoning_tokens", usage.reasoning_tokens}}));
   return value;

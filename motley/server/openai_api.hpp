@@ -49,7 +49,9 @@ struct CompletionRequest {
   bool ignore_eos = false;
   std::vector<std::string> stop;
   std::optional<std::int64_t> seed;
-  Sampling sampling;  // all but the seed
+  std::string cache_salt;        // prefixes are shared with requests that send the same
+  std::string prompt_cache_key;  // of prompts that begin alike
+  Sampling sampling;             // all but the seed
 };
 
 // Throws an ApiError with status 400 that names the key.
@@ -83,6 +85,7 @@ struct Usage {
   std::int64_t prompt_tokens = 0;
   std::int64_t completion_tokens = 0;
   std::int64_t reasoning_tokens = 0;  // of these; chat
+  std::int64_t cached_tokens = 0;     // of the prompt's: had been computed before
 };
 
 struct AnswerHead {

@@ -265,7 +265,7 @@ TEST(OpenAiAnswer, ChatWithLogprobs) {
       R"("content":"a","refusal":null},"logprobs":{"content":[{"token":"a","logprob":-0.5,"bytes":[97],"top_logprobs":[)"
       R"({"token":"a","logprob":-0.5,"bytes":[97]},{"token":"b","logprob":-9999.0,"bytes":[98]}]}],"refusal":null},)"
       R"("finish_reason":"stop","token_ids":[3]}],"usage":{"prompt_tokens":2,"completion_tokens":1,"total_tokens":3,)"
-      R"("completion_tokens_details":{"reasoning_tokens":0}}})");
+      R"("prompt_tokens_details":{"cached_tokens":0},"completion_tokens_details":{"reasoning_tokens":0}}})");
 }
 
 TEST(OpenAiAnswer, Chunks) {
@@ -281,9 +281,10 @@ TEST(OpenAiAnswer, Chunks) {
       R"({"id":"id","object":"chat.completion.chunk","created":5,"model":"m","choices":[{"index":0,"delta":{"content":)"
       R"("line\nbreak"},"logprobs":null,"finish_reason":null}]})");
   EXPECT_EQ(
-      to_json(usage_chunk_value(head, {2, 3, 1})),
+      to_json(usage_chunk_value(head, {2, 3, 1, 2})),
       R"({"id":"id","object":"chat.completion.chunk","created":5,"model":"m","choices":[],"usage":{"prompt_tokens":2,)"
-      R"("completion_tokens":3,"total_tokens":5,"completion_tokens_details":{"reasoning_tokens":1}}})");
+      R"("completion_tokens":3,"total_tokens":5,"prompt_tokens_details":{"cached_tokens":2},)"
+      R"("completion_tokens_details":{"reasoning_tokens":1}}})");
 }
 
 TEST(OpenAiAnswer, ReasoningIsApartFromContent) {

@@ -27,14 +27,7 @@ constexpr std::size_t max_biased_tokens = 1024;
 
 // Accepted, since they change nothing here.
 const std::set<std::string, std::less<>> ignored_keys = {
-    "user",
-    "store",
-    "metadata",
-    "service_tier",
-    "safety_identifier",
-    "prompt_cache_key",
-    "prompt_cache_retention",
-    "parallel_tool_calls",
+    "user", "store", "metadata", "service_tier", "safety_identifier", "prompt_cache_retention", "parallel_tool_calls",
 };
 
 // Known to clients, and able to change the answer: taken with a value that changes nothing here, and otherwise refused,
@@ -109,6 +102,14 @@ class Fields {
     const Value* value = find(key);
     if (value && !value->is_string()) refuse(key, "must be a string");
     return value ? value->as_string() : std::string();
+  }
+
+  // That a client makes up.
+  std::string name(const std::string& key) {
+    constexpr std::size_t most_bytes = 1024;
+    std::string value = string(key);
+    if (value.size() > most_bytes) refuse(key, fmt::format("must have at most {} bytes", most_bytes));
+    return value;
   }
 
   [[noreturn]] static void refuse(const std::string& key, const std::string& message) {
@@ -356,6 +357,8 @@ CompletionRequest parse_completion_request(Value body, ApiKind kind, std::int64_
   request.return_token_ids = fields.boolean("return_token_ids");
   request.stop = read_stops(fields);
   request.seed = fields.integer("seed", std::numeric_limits<std::int64_t>::min(), no_limit);
+  request.cache_salt = fields.name("cache_salt");
+  request.prompt_cache_key = fields.name("prompt_cache_key");
   request.sampling = read_sampling(fields, kind, vocabulary);
   read_stream_options(fields, request);
   fields.refuse_unknown();

@@ -76,6 +76,7 @@ struct PlanServer::Impl {
                 {.api_key = settings.api_key,
                  .operator_key = settings.operator_key,
                  .machines = deployment.machines(),
+                 .share_prefixes = settings.share_prefixes,
                  .split_reasoning = settings.split_reasoning}),
         server([this](HttpRequest request,
                       std::shared_ptr<Exchange> exchange) { service.handle(std::move(request), std::move(exchange)); },

@@ -20,7 +20,9 @@ struct ServeSettings {
   std::vector<std::string> origins;  // of pages that may use the API: see ServerOptions
   std::size_t new_per_address = 512;
   std::int64_t max_queue = 256;
-  bool split_reasoning = true;  // see ServiceOptions
+  bool prefix_cache = true;     // see DriverOptions
+  bool share_prefixes = false;  // see ServiceOptions
+  bool split_reasoning = true;  // alike
   double drain_s = 30;          // how long requests may go on after SIGINT or SIGTERM
   Report report = [](const std::string&, const std::string&) {};
 };

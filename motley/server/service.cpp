@@ -393,10 +393,20 @@ struct Service::Impl {
       queue.post([this, preparing, failure] {
         answer(*preparing->request, preparing->exchange, [&] {
           if (failure) std::rethrow_exception(failure);
-          complete(preparing->work.take(), preparing->exchange, preparing->arrival);
+          PreparedRequest prepared = preparing->work.take();
+          keep_apart(*preparing->request, prepared.request);
+          complete(std::move(prepared), preparing->exchange, preparing->arrival);
         });
       });
     });
+  }
+
+  // Of another key nothing is found, and no name is the same.
+  void keep_apart(const HttpRequest& from, CompletionRequest& request) const {
+    const std::string key = options.share_prefixes ? std::string() : from.authorization;
+    request.cache_salt = fmt::format("{}:{}{}", key.size(), key, request.cache_salt);
+    if (!request.prompt_cache_key.empty())
+      request.prompt_cache_key = fmt::format("{}:{}", request.cache_salt, request.prompt_cache_key);
   }
 
   void complete(PreparedRequest prepared, const std::shared_ptr<Exchange>& exchange, Instant arrival) {

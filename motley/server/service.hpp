@@ -17,6 +17,7 @@ struct ServiceOptions {
   std::string api_key = {};            // empty: none is asked for
   std::string operator_key = {};       // also for what changes the deployment; empty: no client may
   JoinedMachines* machines = nullptr;  // behind POST /drain and POST /link; null: no machine can join
+  bool share_prefixes = false;         // who has another key finds the prefixes of a request, too
   bool split_reasoning = true;         // of chats; false: thinking stands in their content
 };
 

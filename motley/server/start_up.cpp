@@ -26,6 +26,7 @@ DriverOptions driver_options(const ServeSettings& settings, ServedDeployment& de
   DriverOptions options;
   options.model_folder = settings.model_folder;
   options.max_queue = settings.max_queue;
+  options.prefix_cache = settings.prefix_cache;
   options.replan = deployment.replan();
   options.restart = deployment.restart();
   options.report = settings.report;

@@ -11,6 +11,15 @@
 #include "motley/workers/launch.hpp"
 
 namespace motley {
+namespace {
+
+void add_past(SchedulerCounts& sum, const SchedulerCounts& counts) {
+  sum.preemptions += counts.preemptions;
+  sum.prompt_tokens += counts.prompt_tokens;
+  sum.found_tokens += counts.found_tokens;
+}
+
+}  // namespace
 
 // The last token of a prompt that nothing follows is only scored, so that a prompt may fill the context.
 std::int64_t Dispatcher::Request::to_compute() const {
@@ -18,9 +27,10 @@ std::int64_t Dispatcher::Request::to_compute() const {
 }
 
 Dispatcher::Dispatcher(std::shared_ptr<const ServePlan> plan, std::int64_t micro_batches, std::int64_t max_queue,
-                       MakeStepRule step_rule)
+                       MakeStepRule step_rule, bool share_prefixes)
     : plan_(std::move(plan)),
       options_{.micro_batches = micro_batches, .max_queue = max_queue, .step_rule = std::move(step_rule), .cost = {}},
+      share_prefixes_(share_prefixes),
       router_(*plan_, options_) {}
 
 void Dispatcher::check(const GenerateRequest& request) const {
@@ -45,14 +55,35 @@ void Dispatcher::check(const GenerateRequest& request) const {
         fmt::format("shorten it to {} tokens", longest));
 }
 
-// The least loaded of the routes with room; where there is none, that with the most.
-std::size_t Dispatcher::route_for(std::int64_t tokens) {
+// Begins the keys again: a sequence is new to its scheduler. What is scored is computed.
+Prefix Dispatcher::prefix_of(Request& request) const {
+  Prefix prefix{.prompt_tokens = request.to_compute()};
+  request.keys.reset();
+  if (!share_prefixes_ || request.asked.prompt_logprobs) return prefix;
+  prefix.keys = request.keys.emplace(plan_->step.block_tokens, request.asked.cache_salt).extend(request.tokens);
+  if (const auto named = routes_by_name_.find(request.asked.cache_name); named != routes_by_name_.end())
+    prefix.route = named->second;
+  return prefix;
+}
+
+void Dispatcher::remember(const Request& request, std::size_t route) {
+  constexpr std::size_t most_names = 4096;
+  const std::string& name = request.asked.cache_name;
+  if (name.empty()) return;
+  if (routes_by_name_.insert_or_assign(name, route).second) names_.push_back(name);
+  if (names_.size() <= most_names) return;
+  routes_by_name_.erase(names_.front());
+  names_.pop_front();
+}
+
+// Of the routes with room that on which it ends first; where there is none, that with the most.
+std::size_t Dispatcher::route_for(const Prefix& prefix) {
   std::size_t largest = 0;
   for (std::size_t route = 0; route < plan_->routes.size(); ++route) {
-    router_.mask(route, router_.room(route, tokens) < 1);
+    router_.mask(route, router_.room(route, prefix.prompt_tokens) < 1);
     if (router_.kv_tokens(route) > router_.kv_tokens(largest)) largest = route;
   }
-  const std::size_t chosen = router_.choose().value_or(largest);
+  const std::size_t chosen = router_.choose(prefix).value_or(largest);
   for (std::size_t route = 0; route < plan_->routes.size(); ++route) router_.mask(route, false);
   return chosen;
 }
@@ -62,8 +93,9 @@ std::uint64_t Dispatcher::add(GenerateRequest request, std::optional<std::size_t
   Request added{.asked = std::move(request)};
   added.tokens = std::move(added.asked.prompt);
   added.prompt_tokens = added.tokens.size();
-  const std::int64_t to_compute = added.to_compute();
-  const std::size_t route = chosen_route ? *chosen_route : route_for(to_compute);
+  Prefix prefix = prefix_of(added);
+  const std::int64_t to_compute = prefix.prompt_tokens;
+  const std::size_t route = chosen_route ? *chosen_route : route_for(prefix);
   const std::int64_t kv_tokens = router_.kv_tokens(route);
   const std::int64_t room = router_.room(route, to_compute);
   if (room < 1)
@@ -79,8 +111,10 @@ std::uint64_t Dispatcher::add(GenerateRequest request, std::optional<std::size_t
     throw Error(ErrorCode::limit, fmt::format("the queue is full: {} requests wait", waiting), "try again later");
   };
   if (added.held && std::ssize(requests_) >= options_.max_queue) refuse(std::ssize(requests_));
-  if (!added.held && router_.add(id, route, to_compute, added.max_new_tokens) == Admission::queue_full)
+  if (!added.held && router_.add(id, route, to_compute, added.max_new_tokens, 0, QueueLimit::applies,
+                                 std::move(prefix.keys)) == Admission::queue_full)
     refuse(router_.counts(router_.group_of(route)).waiting);
+  if (!added.held) remember(added, route);
   last_request_ = id;
   requests_[id] = std::move(added);
   return id;
@@ -88,13 +122,15 @@ std::uint64_t Dispatcher::add(GenerateRequest request, std::optional<std::size_t
 
 // False: no route has room for one more token.
 bool Dispatcher::place(std::uint64_t id, Request& request) {
-  const std::int64_t known = request.to_compute();
-  const std::size_t route = route_for(known);
+  Prefix prefix = prefix_of(request);
+  const std::int64_t known = prefix.prompt_tokens;
+  const std::size_t route = route_for(prefix);
   const std::int64_t left = std::min(request.max_new_tokens - request.generated(), router_.room(route, known));
   if (left < 1) return false;
   request.max_new_tokens = request.generated() + left;
   request.held = false;
-  const Admission admission = router_.add(id, route, known, left, 0, QueueLimit::waived);
+  remember(request, route);
+  const Admission admission = router_.add(id, route, known, left, 0, QueueLimit::waived, std::move(prefix.keys));
   MOTLEY_CHECK(admission == Admission::accepted);
   return true;
 }
@@ -107,8 +143,9 @@ CacheHandover Dispatcher::change_plan(std::shared_ptr<const ServePlan> plan, std
   kept_.follow(*plan);
   for (auto& [device, speed] : speeds_)
     if (std::ranges::count(worker_devices(*plan), device) == 0) speed.rest();
-  for (std::size_t group = 0; group < router_.groups(); ++group)
-    earlier_preemptions_ += router_.counts(group).preemptions;
+  for (std::size_t group = 0; group < router_.groups(); ++group) add_past(earlier_, router_.counts(group));
+  routes_by_name_.clear();
+  names_.clear();
   const std::shared_ptr<const ServePlan> before = std::exchange(plan_, std::move(plan));
   router_ = Router(*plan_, options_);
   under_way_.clear();
@@ -153,7 +190,8 @@ void Dispatcher::adopt(const CacheEpochs& kept) {
     if (heirs.emplace(router_.group_of(route), earlier).first->second != earlier) continue;
     const std::int64_t known = request.to_compute();
     const std::int64_t left = std::min(request.max_new_tokens - request.generated(), router_.room(route, known));
-    if (left < 1 || router_.adopt(id, route, known, left, *best) != Admission::accepted) continue;
+    if (left < 1 || router_.adopt(id, route, known, left, *best, prefix_of(request).keys) != Admission::accepted)
+      continue;
     request.max_new_tokens = request.generated() + left;
     request.held = false;
   }
@@ -178,7 +216,8 @@ std::vector<GenerateEvent> Dispatcher::resume() {
          .finished = FinishReason::no_room,
          .stop_cause = fmt::format("the deployment's plan has changed; the request has {} tokens, but no route of the "
                                    "new plan has room for more than {} tokens of keys and values",
-                                   request.tokens.size(), router_.kv_tokens(route_for(std::ssize(request.tokens))))});
+                                   request.tokens.size(),
+                                   router_.kv_tokens(route_for({.prompt_tokens = std::ssize(request.tokens)})))});
   }
   for (const GenerateEvent& event : events) requests_.erase(event.request);
   return events;
@@ -201,8 +240,8 @@ std::vector<std::uint64_t> Dispatcher::cancel_all() {
 }
 
 std::optional<Step> Dispatcher::next() {
-  const auto routed = router_.next();
-  return routed ? std::optional(fill(*routed)) : std::nullopt;
+  auto routed = router_.next();
+  return routed ? std::optional(fill(std::move(*routed))) : std::nullopt;
 }
 
 // Of tokens that were computed before.
@@ -215,8 +254,8 @@ void Dispatcher::count_replayed(std::size_t route, const ScheduledSequence& part
 }
 
 // Parts that pass more stages come first.
-Step Dispatcher::fill(const RoutedStep& routed) {
-  Step step{.step = routed.id, .route = routed.chain, .sequences = {}};
+Step Dispatcher::fill(RoutedStep routed) {
+  Step step{.step = routed.id, .route = routed.chain, .sequences = {}, .gone = std::move(routed.gone)};
   StepUnderWay& under_way = under_way_[routed.id];
   under_way.chain = routed.chain;
   const std::int64_t window = widest_window(plan_->model.arch);
@@ -228,6 +267,8 @@ Step Dispatcher::fill(const RoutedStep& routed) {
     under_way.all_stages = under_way.all_stages && part.stages == 0;
     under_way.ends.emplace_back(part.id, part.position + part.count);
     count_replayed(routed.chain, part);
+    Request& request = requests_.at(part.id);
+    if (!std::exchange(request.begun, true)) request.untold = part.position;
     add_sequence(under_way.load, window, part.position, part.count, part.samples);
     if (part.samples) under_way.samples.insert(part.id);
   }
@@ -371,11 +412,13 @@ bool Dispatcher::take_token(std::uint64_t id, const SampledToken& token, std::ve
     finished = FinishReason::stop;
   } else {
     request.tokens.push_back(token.token);
-    events.push_back({.request = id, .token = token, .finished = {}, .stop_cause = {}});
+    if (request.keys)
+      for (const BlockKey& key : request.keys->extend(request.tokens)) router_.add_key(id, key);
+    events.push_back({.request = id, .token = token, .found_tokens = std::exchange(request.untold, 0)});
     if (request.generated() == request.max_new_tokens) finished = FinishReason::length;
   }
   if (!finished) return false;
-  events.push_back({.request = id, .token = {}, .finished = finished, .stop_cause = {}});
+  events.push_back({.request = id, .finished = finished, .found_tokens = request.untold});
   warm_ups_.erase(id);
   requests_.erase(id);
   return true;
@@ -391,7 +434,7 @@ void Dispatcher::describe(DriverStatus& status) const {
   status.waiting.assign(plan_->routes.size(), 0);
   status.running.assign(plan_->routes.size(), 0);
   status.held = std::ranges::count_if(requests_, [](const auto& entry) { return entry.second.held; });
-  status.preemptions = earlier_preemptions_;
+  SchedulerCounts past = earlier_;
   status.replayed_tokens = replayed_;
   status.pipelines.clear();
   for (std::size_t chain = 0; chain < router_.chains().size(); ++chain) {
@@ -411,10 +454,13 @@ void Dispatcher::describe(DriverStatus& status) const {
     const SchedulerCounts counts = router_.counts(group);
     status.waiting[route] = counts.waiting;
     status.running[route] = counts.running;
-    status.preemptions += counts.preemptions;
+    add_past(past, counts);
     status.free_blocks += counts.free_blocks;
     status.total_blocks += router_.blocks(group);
   }
+  status.preemptions = past.preemptions;
+  status.prefix_tokens = past.prompt_tokens;
+  status.found_tokens = past.found_tokens;
 }
 
 }  // namespace motley

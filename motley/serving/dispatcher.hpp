@@ -3,15 +3,18 @@
 #pragma once
 
 #include <cstdint>
+#include <deque>
 #include <map>
 #include <memory>
 #include <optional>
 #include <set>
+#include <string>
 #include <vector>
 
 #include "motley/batching/router.hpp"
 #include "motley/plan/serve_plan.hpp"
 #include "motley/serving/generator.hpp"
+#include "motley/serving/prefix_keys.hpp"
 #include "motley/serving/requests.hpp"
 #include "motley/serving/retained_cache.hpp"
 #include "motley/workers/speed_monitor.hpp"
@@ -22,9 +25,9 @@ namespace motley {
 
 class Dispatcher {
  public:
-  // `micro_batches` of each route; 0: the plan's.
+  // `micro_batches` of each route; 0: the plan's. `share_prefixes`: requests find what others have computed.
   Dispatcher(std::shared_ptr<const ServePlan> plan, std::int64_t micro_batches, std::int64_t max_queue,
-             MakeStepRule step_rule = timed_steps);
+             MakeStepRule step_rule = timed_steps, bool share_prefixes = true);
 
   // Returns the request's id; `route`: none to take the least loaded that has room. Throws an input error (prompt
   // empty, tokens outside the vocabulary, no room for it) or a limit error (queue full).
@@ -77,6 +80,9 @@ class Dispatcher {
     bool held = false;                    // the router does not know it yet
     std::int64_t computed = 0;            // tokens that have been through all stages once
     std::vector<TokenScore> scores = {};  // of the prompt's tokens from the second on, until they are handed out
+    std::optional<PrefixKeys> keys = {};  // none: it shares nothing
+    bool begun = false;
+    std::int64_t untold = 0;  // tokens that were there when it began, until that is told
     std::int64_t generated() const { return static_cast<std::int64_t>(tokens.size() - prompt_tokens); }
     std::int64_t to_compute() const;
   };
@@ -96,10 +102,12 @@ class Dispatcher {
   };
 
   void check(const GenerateRequest& request) const;
-  std::size_t route_for(std::int64_t tokens);
+  std::size_t route_for(const Prefix& prefix);
+  Prefix prefix_of(Request& request) const;
+  void remember(const Request& request, std::size_t route);
   bool place(std::uint64_t id, Request& request);
   void count_replayed(std::size_t route, const ScheduledSequence& part);
-  Step fill(const RoutedStep& routed);
+  Step fill(RoutedStep routed);
   StepSequence fill(const ScheduledSequence& part) const;
   std::optional<Scoring> scoring(const ScheduledSequence& part) const;
   CacheHandover handover(const ServePlan& before, const std::set<std::string>& lost) const;
@@ -110,15 +118,18 @@ class Dispatcher {
 
   std::shared_ptr<const ServePlan> plan_;
   const RouterOptions options_;
+  const bool share_prefixes_;
   Router router_;
   RetainedCache kept_;
   std::uint64_t epoch_ = 1;
   bool adopts_ = false;  // workers are awaited, and kept_ is of an earlier epoch
   bool holding_ = false;
-  std::int64_t earlier_preemptions_ = 0;          // under earlier plans
+  SchedulerCounts earlier_;                       // under earlier plans: what has happened so far
   std::map<std::string, std::int64_t> replayed_;  // tokens, by stage
   std::map<std::string, SpeedMonitor> speeds_;    // by device
   std::map<std::uint64_t, Request> requests_;
+  std::map<std::string, std::size_t> routes_by_name_;  // of the latest requests with a name
+  std::deque<std::string> names_;                      // in the order in which they came
   std::set<std::uint64_t> warm_ups_;
   std::map<std::uint64_t, StepUnderWay> under_way_;
   std::uint64_t last_request_ = 0;

@@ -82,7 +82,7 @@ TEST(Dispatcher, ADecodeStepIsNoLargerForALongContext) {
 
 TEST(Dispatcher, AnythingPreemptedIsComputedAnewWithItsOutput) {
   const ServePlan plan = toy_plan({{1}}, 64);  // four blocks
-  Dispatcher dispatcher(std::make_shared<const ServePlan>(plan), 0, 10);
+  Dispatcher dispatcher(std::make_shared<const ServePlan>(plan), 0, 10, timed_steps, false);
   const std::vector<std::int32_t> prompt(30, 9);
   dispatcher.add(ask(prompt, 20));
   const std::uint64_t second = dispatcher.add(ask(prompt, 20));

@@ -39,7 +39,8 @@ struct Driver::Impl {
       : fleet(of_workers),
         options(checked(std::move(given_options))),
         deployment(std::move(plan), options.replan, options.restart),
-        dispatcher(deployment.plan(), options.micro_batches, options.max_queue, options.step_rule) {}
+        dispatcher(deployment.plan(), options.micro_batches, options.max_queue, options.step_rule,
+                   options.prefix_cache) {}
 
   Fleet& fleet;
   const DriverOptions options;

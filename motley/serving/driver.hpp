@@ -23,6 +23,7 @@ struct DriverOptions {
   std::filesystem::path model_folder;  // or a GGUF file
   std::int64_t max_queue = 256;
   std::int64_t micro_batches = 0;  // per route; 0: the plan's
+  bool prefix_cache = true;        // requests find what others have computed of the same tokens
   MakeStepRule step_rule = timed_steps;
   double watchdog_s = 10;  // see WorkerSetOptions
   // Finds a plan after a loss; without it a loss ends the deployment. Called on the driver's own thread, which does

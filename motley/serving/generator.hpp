@@ -28,6 +28,7 @@ struct DriverStatus : DeploymentStatus {
   std::vector<std::int64_t> waiting, running;  // per route; routes that share stages are counted at the first of them
   std::int64_t held = 0;                       // requests that wait for a plan to take effect
   std::int64_t generated_tokens = 0, prompt_tokens = 0, preemptions = 0, free_blocks = 0, total_blocks = 0;
+  std::int64_t prefix_tokens = 0, found_tokens = 0;     // of sequences that may share blocks, and those that were there
   std::map<std::string, std::int64_t> replayed_tokens;  // by stage: computed there again
 };
 

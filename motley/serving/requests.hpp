@@ -19,6 +19,9 @@ struct GenerateRequest {
   bool ignore_eos = false;
   // Log-probabilities of the prompt's tokens, with this many of the most likely at each place.
   std::optional<std::int32_t> prompt_logprobs = {};
+  std::string cache_salt = {};  // requests of one salt find what others have computed of the same tokens
+  std::string cache_name =
+      {};  // requests of one name begin alike: they go where the last one went, unless that is late
 };
 
 // failed: the deployment failed; no_room: the plan has changed, and the new one does not hold the request.
@@ -31,6 +34,7 @@ struct GenerateEvent {
   std::optional<FinishReason> finished = {};                  // the last event
   std::string stop_cause = {};                                // the error's text when failed or without room
   std::optional<std::vector<TokenScore>> prompt_scores = {};  // before the first token; of all but the prompt's first
+  std::int64_t found_tokens = 0;  // of the prompt, that others had computed; with the first token, or an end before it
 };
 
 // What answers take that are asked for one at a time: medians.

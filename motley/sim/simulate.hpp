@@ -126,6 +126,7 @@ struct SimResult {
   double measured_s = 0;
   std::int64_t preemptions = 0;  // sequences that gave their blocks back and were recomputed
   std::int64_t restarts = 0;     // requests that restarted on another route after a fault
+  double cached_share = 0;       // of the prompts' tokens: were there
   std::int64_t events = 0;
   std::vector<StageUse> stages;
   std::vector<LinkUse> links;

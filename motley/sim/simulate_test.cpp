@@ -51,6 +51,31 @@ TEST(KvRoom, OutputsAreCutToItAndPromptsWithoutItAreRefused) {
   EXPECT_EQ(result.all.slo_attainment, 0.5);
 }
 
+// ---- prefixes ----
+
+// A second for 1,000 tokens: the first prompt is computed, of each later one 128 tokens.
+TEST(Prefixes, AreComputedOnce) {
+  ServePlan plan = timed_plan({{.tokens_per_s = 1000}}, {{0}});
+  plan.step.max_tokens = 1024;
+  plan.workload.classes[0].cached_share = 0.8;
+  const SimResult result = simulate(plan, regular(10, 1, 640, 2), {});
+  EXPECT_NEAR(result.records[0].ttft_s(), 0.64, tick);
+  for (std::size_t i = 1; i < 10; ++i) EXPECT_NEAR(result.records[i].ttft_s(), 0.128, tick);
+  EXPECT_NEAR(result.cached_share, 0.9 * 0.8, 1e-12);
+}
+
+// Two alike routes: what the first request has left draws the others after it, as long as no queue outweighs it.
+TEST(Prefixes, DrawRequestsToTheirRoute) {
+  ServePlan plan = timed_plan({{.tokens_per_s = 1000}, {.tokens_per_s = 1000}}, {{0}, {1}});
+  plan.step.max_tokens = 1024;
+  plan.workload = workload_of(640, 2);
+  plan.workload.classes[0].cached_share = 0.8;
+  const SimResult alone = simulate(plan, regular(10, 1, 640, 2), {});
+  EXPECT_EQ(alone.stages[1].steps, 0);
+  const SimResult at_once = simulate(plan, regular(40, 0, 640, 2), {});
+  EXPECT_GT(at_once.stages[1].steps, 0);
+}
+
 // ---- faults ----
 
 // Two alike routes of one stage.

@@ -186,9 +186,10 @@ void Simulation::arrive(std::uint32_t request) {
 
 // False: no route can take it now.
 bool Simulation::place(std::uint32_t request) {
-  const auto route = router_.choose();
-  if (!route) return false;
   RequestRecord& record = records_[request];
+  std::vector<BlockKey> keys = shared_keys(record);
+  const auto route = router_.choose({.prompt_tokens = record.prompt_tokens + record.emitted, .keys = keys});
+  if (!route) return false;
   const std::int64_t room = router_.room(*route, record.prompt_tokens + record.emitted);
   if (room < 1) {
     refuse(request);
@@ -197,7 +198,7 @@ bool Simulation::place(std::uint32_t request) {
   record.output_tokens = std::min(record.output_tokens, record.emitted + room);
   const std::int64_t most = router_.decode_chain(*route) ? 1 : record.output_tokens - record.emitted;
   const bool known_before = open_[request].accepted;
-  if (enter(request, *route, 0, most) == Admission::accepted) return true;
+  if (enter(request, *route, 0, most, std::move(keys)) == Admission::accepted) return true;
   if (known_before) return false;
   refuse(request);
   return true;
@@ -208,10 +209,22 @@ void Simulation::refuse(std::uint32_t request) {
   ++settled_;
 }
 
-Admission Simulation::enter(std::uint32_t request, std::size_t chain, std::int64_t cached, std::int64_t most) {
+// Requests of a class begin with the same tokens.
+std::vector<BlockKey> Simulation::shared_keys(const RequestRecord& record) const {
+  const double share = plan_.workload.classes[static_cast<std::size_t>(record.request_class)].cached_share;
+  const auto tokens = static_cast<std::int64_t>(share * static_cast<double>(record.prompt_tokens));
+  std::vector<BlockKey> keys;
+  for (std::int64_t block = 0; block < tokens / plan_.step.block_tokens; ++block)
+    keys.push_back({{static_cast<std::uint64_t>(block), static_cast<std::uint64_t>(record.request_class)}});
+  return keys;
+}
+
+Admission Simulation::enter(std::uint32_t request, std::size_t chain, std::int64_t cached, std::int64_t most,
+                            std::vector<BlockKey> keys) {
   const RequestRecord& record = records_[request];
   const std::uint64_t sequence = request_of_sequence_.size();
-  const Admission admission = router_.add(sequence, chain, record.prompt_tokens + record.emitted, most, cached);
+  const Admission admission = router_.add(sequence, chain, record.prompt_tokens + record.emitted, most, cached,
+                                          QueueLimit::applies, std::move(keys));
   MOTLEY_CHECK(admission != Admission::never_fits);
   if (admission != Admission::accepted) return admission;
   request_of_sequence_.push_back(request);
@@ -443,6 +456,12 @@ SimResult Simulation::result() {
     result.queues.push_back(std::move(use));
     result.preemptions += state.counts.preemptions;
   }
+  double prompts = 0, found = 0;
+  for (const QueueState& state : queues_) {
+    prompts += static_cast<double>(state.counts.prompt_tokens);
+    found += static_cast<double>(state.counts.found_tokens);
+  }
+  result.cached_share = prompts > 0 ? found / prompts : 0;
   summarize(plan_.workload, records_, options_, measured_s, tokens_of_class_, result);
   result.records = std::move(records_);
   result.timeline = std::move(timeline_);

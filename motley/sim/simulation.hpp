@@ -107,7 +107,9 @@ class Simulation {
   void arrive(std::uint32_t request);
   bool place(std::uint32_t request);
   bool begin_decoding(std::uint32_t request);
-  Admission enter(std::uint32_t request, std::size_t chain, std::int64_t cached, std::int64_t most);
+  Admission enter(std::uint32_t request, std::size_t chain, std::int64_t cached, std::int64_t most,
+                  std::vector<BlockKey> keys = {});
+  std::vector<BlockKey> shared_keys(const RequestRecord& record) const;
   void place_homeless();
   bool take_token(std::uint32_t request, std::size_t chain);
   void hand_over(std::uint32_t request, std::size_t chain);

@@ -74,20 +74,6 @@ Value pre_tokenizer(const std::filesystem::path& file, const Value* stated) {
                     fmt::format("known: {}", known));
 }
 
-// Of a GGUF file's metadata.
-std::string tokenizer_keys(const std::filesystem::path& file) {
-  Value keys = Value::object();
-  const GgufFile gguf(file);
-  for (const auto& [key, value] : gguf.metadata().as_object()) {
-    if (!key.starts_with("tokenizer.")) continue;
-    check_text(file, key, value);
-    keys.set(key, value);
-  }
-  if (const Value* kind = keys.find("tokenizer.ggml.model"); kind != nullptr && *kind == Value("gpt2"))
-    keys.set("pre_tokenizer", pre_tokenizer(file, keys.find("tokenizer.ggml.pre")));
-  return to_json(keys);
-}
-
 template <class Number>
 std::string packed(const std::vector<Number>& numbers) {
   return {reinterpret_cast<const char*>(numbers.data()), numbers.size() * sizeof(Number)};
@@ -182,6 +168,19 @@ class ProcessCodec final : public TextCodec {
 };
 
 }  // namespace
+
+std::string tokenizer_keys(const std::filesystem::path& file) {
+  Value keys = Value::object();
+  const GgufFile gguf(file);
+  for (const auto& [key, value] : gguf.metadata().as_object()) {
+    if (!key.starts_with("tokenizer.")) continue;
+    check_text(file, key, value);
+    keys.set(key, value);
+  }
+  if (const Value* kind = keys.find("tokenizer.ggml.model"); kind != nullptr && *kind == Value("gpt2"))
+    keys.set("pre_tokenizer", pre_tokenizer(file, keys.find("tokenizer.ggml.pre")));
+  return to_json(keys);
+}
 
 std::shared_ptr<TextCodec> TextCodec::open(const std::filesystem::path& model) {
   return std::make_shared<ProcessCodec>(model);

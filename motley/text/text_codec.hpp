@@ -52,4 +52,8 @@ class TextCodec {
   }
 };
 
+// What a GGUF file says of its tokenizer, in JSON, as a process of Python gets it. Throws an input error for texts that
+// are not valid UTF-8 and a pre-tokenizer that is not known.
+std::string tokenizer_keys(const std::filesystem::path& file);
+
 }  // namespace motley

@@ -1,7 +1,5 @@
-// The block tables of the sequences in a worker's steps, which name only the blocks that are new.
-//
-// No message says that a sequence has ended or was preempted: another sequence that takes one of its blocks shows it.
-// So all tables together never hold more than the cache has blocks.
+// The block tables of the sequences in a worker's steps, which name only the blocks that are new, and which sequences
+// have no blocks any more. Several tables may hold the same block.
 #pragma once
 
 #include <cstdint>
@@ -15,23 +13,20 @@ namespace motley {
 class BlockTables {
  public:
   // Of the cache.
-  explicit BlockTables(std::int64_t blocks) : owners_(static_cast<std::size_t>(blocks)) {}
-  BlockTables(BlockTables&&) = default;  // no copies: owners point at their tables
-  BlockTables& operator=(BlockTables&&) = default;
+  explicit BlockTables(std::int64_t blocks) : listed_(static_cast<std::size_t>(blocks)) {}
 
   // Puts its whole table into each part of the step. Throws a peer error where a part does not follow what was named
-  // before, and for a block that is outside of the cache or twice in a table.
+  // before, for a block that is outside of the cache or twice in a table, and for more tables than blocks: each
+  // sequence writes to one of its own.
   void complete(Step& step);
   std::size_t sequences() const { return tables_.size(); }
 
  private:
-  using Tables = std::unordered_map<std::uint64_t, std::vector<std::int32_t>>;
-
   void complete(std::uint64_t step, StepSequence& part);
-  void forget(std::uint64_t sequence);
 
-  Tables tables_;                            // by sequence
-  std::vector<Tables::value_type*> owners_;  // of each block: whose table has it; null: none
+  std::unordered_map<std::uint64_t, std::vector<std::int32_t>> tables_;  // by sequence
+  std::vector<std::uint64_t> listed_;                                    // by block: when it was seen last in a table
+  std::uint64_t looks_ = 0;                                              // through tables
 };
 
 }  // namespace motley

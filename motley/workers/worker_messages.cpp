@@ -8,7 +8,7 @@ namespace motley {
 namespace {
 
 constexpr WireProtocol protocol{.max_bytes = max_message_bytes,
-                                .version = std::uint8_t{12},
+                                .version = std::uint8_t{13},
                                 .versions_hint = "motley and motley-worker must come from the same build"};
 
 }  // namespace

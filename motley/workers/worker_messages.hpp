@@ -239,6 +239,8 @@ struct Step {
   std::uint64_t route = 0;  // index into the plan's routes
   BoundedList<StepSequence, max_message_sequences> sequences = {};
   Answer answer = Answer::tokens;
+  BoundedList<std::uint64_t, max_message_sequences> gone =
+      {};  // sequences that have no blocks any more, before this step
   bool operator==(const Step&) const = default;
 };
 

@@ -97,12 +97,12 @@ TEST(Messages, TooLargeIsRefusedBeforeItIsSent) {
 
 TEST(Messages, AnotherVersionIsNamed) {
   std::string bytes = encode(Stop{});
-  bytes[0] = 13;
+  bytes[0] = 14;
   try {
     decode(bytes);
     FAIL();
   } catch (const Error& error) {
-    EXPECT_STREQ(error.what(), "a message of protocol version 13, this program speaks 12");
+    EXPECT_STREQ(error.what(), "a message of protocol version 14, this program speaks 13");
   }
 }
 

@@ -33,8 +33,10 @@ struct RequestClass {
   double rate_per_s = 0;
   Length prompt_tokens;
   Length output_tokens;
-  Deadline deadline;
+  Deadline deadline = {};
+  double cached_share = 0;  // of a prompt's tokens: earlier requests of the class begin with them, too
   bool operator==(const RequestClass&) const = default;
+  double computed_prompt_tokens() const { return (1 - cached_share) * prompt_tokens.mean; }
 };
 
 enum class ArrivalProcess { constant, poisson, gamma, trace };
@@ -96,6 +98,7 @@ struct Workload {
 
   // Means over all classes, weighted by their rates (equally where no class has one).
   double mean_prompt_tokens() const;
+  double mean_cached_tokens() const;  // of a prompt, that earlier ones begin with
   double mean_output_tokens() const;
   double total_rate_per_s() const;
 };

@@ -83,6 +83,10 @@ Schema<RequestClass> schema_of(Bound<RequestClass>) {
                       read_length, write_length)
       .custom<Length>(length_row("output_tokens", "Required unless arrivals come from a trace."), &R::output_tokens,
                       read_length, write_length)
+      .field("cached_share", &R::cached_share,
+             "Share of a prompt's tokens with which earlier requests of the class begin, too, such as instructions or "
+             "what was said before. They are not computed where they are there. Default: 0.",
+             {.min = 0, .max = 0.99})
       .field("deadline", &R::deadline, "Default: none.");
 }
 

@@ -1,7 +1,6 @@
 #include "motley/comm/collective/execution.hpp"
 
 #include <algorithm>
-#include <cstring>
 #include <iterator>
 
 #include "motley/base/error.hpp"
@@ -201,7 +200,7 @@ void Execution::apply(int peer, const CollectiveFrame& frame, std::span<const st
   if (step.kind == CollectiveStepKind::reduce)
     reduce_into(frame_.shape.element, frame_.shape.reduction, into, payload);
   else if (into.data() != payload.data())
-    std::memcpy(into.data(), payload.data(), payload.size());
+    std::ranges::copy(payload, into.begin());
   if (--chunk(frame.chunk).steps[place].pieces == 0) completed_.emplace_back(frame.chunk, place);
 }
 

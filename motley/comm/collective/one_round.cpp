@@ -1,6 +1,6 @@
 #include "motley/comm/collective/one_round.hpp"
 
-#include <cstring>
+#include <algorithm>
 
 namespace motley {
 
@@ -41,7 +41,7 @@ OperationProgress::Answer OneRound::on_frame(int peer, const CollectiveFrame& fr
   from.arrived = true;
   --left_;
   const auto into = slot(peer);
-  if (into.data() != payload.data()) std::memcpy(into.data(), payload.data(), payload.size());
+  if (into.data() != payload.data()) std::ranges::copy(payload, into.begin());
   return Answer::taken;
 }
 

@@ -44,6 +44,8 @@ struct ServePoint {
   Phase phase = Phase::both;  // the other costs nothing; the published forms know `both` only
   bool loaded = false;        // other requests are in flight: decode steps carry their prompts
   double chunk_tokens = 0;    // of a prompt that is alone; 0: as many as a step holds
+  double cached_tokens = 0;   // of the prompt: they are there; the published forms compute them
+  double computed_tokens() const { return prompt_tokens - cached_tokens; }
 };
 
 struct PhaseSeconds {

@@ -19,12 +19,13 @@
 namespace motley {
 
 double tokens_through(const Workload& workload) {
-  return workload.mean_prompt_tokens() + std::max(0.0, workload.mean_output_tokens() - 1);
+  return workload.mean_prompt_tokens() - workload.mean_cached_tokens() +
+         std::max(0.0, workload.mean_output_tokens() - 1);
 }
 
 double part_seen(const Workload& workload, StageRole role) {
   if (role == StageRole::any) return 1;
-  const double prompt = workload.mean_prompt_tokens() / tokens_through(workload);
+  const double prompt = (workload.mean_prompt_tokens() - workload.mean_cached_tokens()) / tokens_through(workload);
   return role == StageRole::prefill ? prompt : 1 - prompt;
 }
 
@@ -42,8 +43,13 @@ const ServeForm& TokenRates::form(std::int64_t sequences, Phase phase, std::int6
   auto& form = forms_[{sequences, phase, batches}];
   if (!form)
     form = make_form(options_, cluster_, arch_,
-                     {workload_.mean_prompt_tokens(), workload_.mean_output_tokens(), sequences,
-                      step_limits(step_, batches), phase, true});
+                     {.prompt_tokens = workload_.mean_prompt_tokens(),
+                      .output_tokens = workload_.mean_output_tokens(),
+                      .sequences = sequences,
+                      .step = step_limits(step_, batches),
+                      .phase = phase,
+                      .loaded = true,
+                      .cached_tokens = workload_.mean_cached_tokens()});
   return *form;
 }
 

@@ -32,10 +32,10 @@ class MotleyForm final : public ServeForm {
         chunks_(chunks_of(point)),
         decode_steps_(point.phase == Phase::prefill ? 0 : std::max(0.0, point.output_tokens - 1)),
         sequences_(static_cast<double>(point.sequences)) {
-    const double half_prompt = point.prompt_tokens / 2;
+    const double half_prompt = (point.cached_tokens + point.prompt_tokens) / 2;  // before a token that is computed
     const double context = point.prompt_tokens + point.output_tokens / 2;
     if (chunks_ > 0)
-      prefill_ = step_.windowed({point.prompt_tokens / chunks_, half_prompt, half_prompt, 1 / chunks_},
+      prefill_ = step_.windowed({point.computed_tokens() / chunks_, half_prompt, half_prompt, 1 / chunks_},
                                 step_.in_window(half_prompt));
     decode_ =
         step_.windowed({sequences_, context, sequences_ * context, sequences_}, sequences_ * step_.in_window(context));
@@ -43,11 +43,11 @@ class MotleyForm final : public ServeForm {
       steps_ = decode_steps_ / sequences_;
       return;
     }
-    const double prompt_tokens = chunks_ > 0 ? point.prompt_tokens : 0, all_tokens = prompt_tokens + decode_steps_;
+    const double prompt_tokens = chunks_ > 0 ? point.computed_tokens() : 0, all_tokens = prompt_tokens + decode_steps_;
     if (all_tokens == 0) return;  // only decodes, and there is nothing to decode
     steps_ = std::max(decode_steps_ / sequences_, all_tokens / static_cast<double>(point.step.max_tokens));
     const double decodes = decode_steps_ / steps_, chunk = prompt_tokens / steps_;
-    const double prompts = prompt_tokens > 0 ? chunk / point.prompt_tokens : 0;  // that end in a step
+    const double prompts = prompt_tokens > 0 ? chunk / prompt_tokens : 0;  // that end in a step
     const double reading = chunk > 0 ? std::max(1.0, prompts) : 0;               // prompts that are read in a step
     const auto step_with = [&](double of_prompts, double ends, double read) {
       const double tokens = decodes + of_prompts;
@@ -179,7 +179,7 @@ class MotleyForm final : public ServeForm {
   static double chunks_of(const ServePoint& point) {
     if (point.phase == Phase::decode) return 0;
     const double most = point.chunk_tokens > 0 ? point.chunk_tokens : static_cast<double>(point.step.max_tokens);
-    return std::max(1.0, std::ceil(point.prompt_tokens / most));
+    return std::max(1.0, std::ceil(point.computed_tokens() / most));
   }
 
   // A request waits for whole steps, but is only one of the sequences they serve.

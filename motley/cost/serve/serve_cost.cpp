@@ -151,7 +151,10 @@ class Pricing {
     const std::optional<std::size_t> hand_over = hand_over_hop(plan_, route);
     const std::vector<KvMove> moves = hand_over ? kv_moves(plan_, route) : std::vector<KvMove>();
     const StepLimits step = step_limits(plan_.step, batches_on(plan_, route));
-    const ServePoint one{plan_.workload.mean_prompt_tokens(), plan_.workload.mean_output_tokens(), 1, step};
+    const ServePoint one{.prompt_tokens = plan_.workload.mean_prompt_tokens(),
+                         .output_tokens = plan_.workload.mean_output_tokens(),
+                         .step = step,
+                         .cached_tokens = plan_.workload.mean_cached_tokens()};
     const auto priced_at = [&](std::int64_t batch, std::int64_t micro_batches, const ServePoint& point) {
       PricedRoute priced{.route = &route, .batch = batch, .micro_batches = micro_batches, .moves = moves};
       priced.parts = parts_of(route, hand_over, point);
@@ -302,9 +305,9 @@ ServePoint at_best_chunk(ServePoint point, const std::function<double(const Serv
   constexpr double least_tokens = 16, hopeless = 1.25;  // of the least time
   ServePoint best = point;
   double least_s = std::numeric_limits<double>::infinity();
-  double chunks = std::max(1.0, std::ceil(point.prompt_tokens / static_cast<double>(point.step.max_tokens)));
+  double chunks = std::max(1.0, std::ceil(point.computed_tokens() / static_cast<double>(point.step.max_tokens)));
   do {
-    point.chunk_tokens = std::ceil(point.prompt_tokens / chunks);
+    point.chunk_tokens = std::ceil(point.computed_tokens() / chunks);
     const double seconds = first_token_s(point);
     if (seconds > hopeless * least_s) break;
     if (seconds < least_s) {
@@ -312,7 +315,7 @@ ServePoint at_best_chunk(ServePoint point, const std::function<double(const Serv
       best = point;
     }
     chunks = std::max(chunks + 1, std::floor(chunks * 1.25));
-  } while (point.prompt_tokens / chunks >= least_tokens);
+  } while (point.computed_tokens() / chunks >= least_tokens);
   return best;
 }
 
@@ -364,15 +367,18 @@ ServeCost price_serve(const ServePlan& plan, const CostOptions& options) {
   return cost;
 }
 
+double first_token_of(const Workload& workload, const RequestClass& request, const RouteCost& route) {
+  const double mean = workload.mean_prompt_tokens() - workload.mean_cached_tokens();
+  return route.first_token_s * (mean > 0 ? request.computed_prompt_tokens() / mean : 1);
+}
+
 double deadline_excess(const Workload& workload, const RouteCost& route) {
   double worst = 0;
   const auto check = [&](double seconds, double deadline_s) {
     if (deadline_s > 0) worst = std::max(worst, seconds / deadline_s - 1);
   };
-  const double mean_prompt = workload.mean_prompt_tokens();
   for (const auto& request : workload.classes) {
-    // Prefill is near enough proportional to the prompt.
-    const double first_token_s = route.first_token_s * (mean_prompt > 0 ? request.prompt_tokens.mean / mean_prompt : 1);
+    const double first_token_s = first_token_of(workload, request, route);
     check(first_token_s, request.deadline.first_token_s);
     check(route.per_token_s, request.deadline.per_token_s);
     check(first_token_s + route.per_token_s * std::max(0.0, request.output_tokens.mean - 1), request.deadline.total_s);

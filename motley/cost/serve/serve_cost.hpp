@@ -60,6 +60,9 @@ std::int64_t sequences_per_step(std::int64_t batch, std::int64_t micro_batches);
 // Time from job to job at a stage that is the bottleneck or with few jobs in flight, whichever is longer.
 double cycle_s(const ServeForm& form, double latency_s, double load_s, std::int64_t in_flight);
 
+// Of the mean request of a class: prefill is near enough proportional to what is computed of the prompt.
+double first_token_of(const Workload& workload, const RequestClass& request, const RouteCost& route);
+
 // Largest excess over a deadline, relative: 0 where the route keeps all deadlines of the workload's classes (closed
 // form, for the mean request of each class).
 double deadline_excess(const Workload& workload, const RouteCost& route);

@@ -4,6 +4,7 @@
 #include <cmath>
 
 #include "motley/cost/form/cases_test.hpp"
+#include "motley/cost/serve/flow.hpp"
 #include "motley/cost/serve/serve_cost.hpp"
 #include "motley/cost/serve/serve_forms.hpp"
 #include "motley/cost/serve/step.hpp"
@@ -336,6 +337,24 @@ TEST(Motley, PrefillGoesInChunks) {
   EXPECT_EQ(form->chunks(), 2);
   expect_close(form->block(group, 0).load_s, 2 * (compute + all_reduce));
   EXPECT_EQ(form->block(group, 0).latency.decode_s, 0) << "the first token comes from prefill";
+}
+
+// 400 of 1,000 tokens are computed, which attend to 800 on average.
+TEST(Motley, WhatIsThereOfAPromptIsNotComputed) {
+  ServePlan plan = d1_plan();
+  plan.workload = workload_of(1000, 1);
+  plan.workload.classes[0].cached_share = 0.6;
+  plan.step.max_tokens = 512;
+  const TensorGroup group = group_of(plan, "a");
+  ServePoint point = point_of(plan, 1);
+  point.cached_tokens = plan.workload.mean_cached_tokens();
+  EXPECT_EQ(point.cached_tokens, 600);
+  const auto form = make_form(bare(), plan.cluster, plan.model.arch, point);
+  const double compute = 400 * block_flops(plan.model.arch, 0, 800) / 2 / (154.8e12 * 0.6);
+  const double all_reduce = 2 * std::min(5e-6 + 400 * 8192 / 24e9, 2 * (5e-6 + 400 * 8192 / 48e9));
+  expect_close(form->block(group, 0).latency.prefill_s, compute + all_reduce);
+  EXPECT_EQ(form->chunks(), 1);
+  EXPECT_EQ(tokens_through(plan.workload), 400);
 }
 
 // 32 sequences decode in a step; for every decode 128 / 31 tokens of prompts are read with them.

@@ -1,7 +1,7 @@
 #include "motley/engine/spill/stream_copy.hpp"
 
+#include <algorithm>
 #include <cstdint>
-#include <cstring>
 
 #include "motley/base/error.hpp"
 
@@ -30,7 +30,7 @@ void stream_copy(std::span<std::byte> to, std::span<const std::byte> from) {
     _mm_sfence();  // such writes are not ordered with others
   }
 #endif
-  std::memcpy(to.data() + done, from.data() + done, from.size() - done);
+  std::ranges::copy(from.subspan(done), to.subspan(done).begin());
 }
 
 }  // namespace motley

@@ -30,8 +30,7 @@ double deadline_of(const Deadline& deadline, std::size_t kind) {
 
 // Of a class's mean request by the closed form; as deadline_excess has it.
 Times times_of(const Workload& workload, const RequestClass& request, const RouteCost& route) {
-  const double mean_prompt = workload.mean_prompt_tokens();
-  const double first_token_s = route.first_token_s * (mean_prompt > 0 ? request.prompt_tokens.mean / mean_prompt : 1);
+  const double first_token_s = first_token_of(workload, request, route);
   return {first_token_s, route.per_token_s,
           first_token_s + route.per_token_s * std::max(0.0, request.output_tokens.mean - 1)};
 }

@@ -56,7 +56,13 @@ WeightTypes ServeProblem::weight_types() const {
 }
 
 ServePoint ServeProblem::point(std::int64_t sequences, bool loaded) const {
-  return {workload.mean_prompt_tokens(), workload.mean_output_tokens(), sequences, options.step, phase, loaded};
+  return {.prompt_tokens = workload.mean_prompt_tokens(),
+          .output_tokens = workload.mean_output_tokens(),
+          .sequences = sequences,
+          .step = options.step,
+          .phase = phase,
+          .loaded = loaded,
+          .cached_tokens = workload.mean_cached_tokens()};
 }
 
 std::unique_ptr<ServeForm> ServeProblem::form(const ServePoint& at) const {
