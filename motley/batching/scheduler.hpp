@@ -8,8 +8,8 @@
 // sequence that does not grow with it, a sequence has a slot for that while it runs, the same in all stages, too.
 //
 // A sequence begins behind the full blocks whose tokens it shares with one of its lane before it. Such a block may be
-// held as soon as the step that fills it is on its way, since no later step overtakes that one. A sequence waits for one
-// that is about to fill half of what it has to compute, or more. The last token of a prompt is always computed, as
+// held as soon as the step that fills it is on its way, since no later step overtakes that one. A sequence waits for
+// one that is about to fill half of what it has to compute, or more. The last token of a prompt is always computed, as
 // nothing else says what follows it.
 //
 // Routes that share stages share the block table, the slots and the queue for both, and nothing else: each is a lane,

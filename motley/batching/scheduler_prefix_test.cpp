@@ -59,9 +59,9 @@ TEST_F(SchedulerPrefix, ASequenceBeginsBehindWhatItShares) {
 }
 
 TEST_F(SchedulerPrefix, NothingOfTheSameStepIsShared) {
-  add(1, 16, keys(1, 1));
-  add(2, 15, keys(1, 1));
-  EXPECT_EQ(next().sequences, (std::vector<Part>{{1, 0, 16, {0, 1, 2, 3}, true}, {2, 0, 15, {5, 6, 7}, true}}));
+  add(1, 12, keys(1, 1));
+  add(2, 11, keys(1, 1));
+  EXPECT_EQ(next().sequences, (std::vector<Part>{{1, 0, 12, {0, 1, 2}, true}, {2, 0, 11, {4, 5, 6}, true}}));
 }
 
 TEST_F(SchedulerPrefix, WhoSharesHalfWaitsUntilItIsOnItsWay) {

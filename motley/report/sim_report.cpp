@@ -82,7 +82,8 @@ std::string sim_report(const SimResult& result) {
       "{} requests in {} of simulated time: {:.1f}% in time, {:.4g} output tokens/s{}\n\ntimes are p50 / p90 / "
       "p99\n{}\n{}\n{}{}",
       result.all.requests, human_seconds(result.measured_s), 100 * result.all.slo_attainment, result.all.tokens_per_s,
-      result.cached_share > 0 ? fmt::format(", {} of the prompts' tokens were there", percent(result.cached_share)) : "",
+      result.cached_share > 0 ? fmt::format(", {} of the prompts' tokens were there", percent(result.cached_share))
+                              : "",
       classes_table(result), uses_table(result), queues_table(result), troubles(result));
 }
 

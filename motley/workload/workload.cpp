@@ -26,8 +26,8 @@ double Workload::mean_prompt_tokens() const {
 }
 
 double Workload::mean_cached_tokens() const {
-  return weighted_mean(*this,
-                       [](const RequestClass& described) { return described.cached_share * described.prompt_tokens.mean; });
+  return weighted_mean(
+      *this, [](const RequestClass& described) { return described.cached_share * described.prompt_tokens.mean; });
 }
 
 double Workload::mean_output_tokens() const {

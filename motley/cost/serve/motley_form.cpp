@@ -48,7 +48,7 @@ class MotleyForm final : public ServeForm {
     steps_ = std::max(decode_steps_ / sequences_, all_tokens / static_cast<double>(point.step.max_tokens));
     const double decodes = decode_steps_ / steps_, chunk = prompt_tokens / steps_;
     const double prompts = prompt_tokens > 0 ? chunk / prompt_tokens : 0;  // that end in a step
-    const double reading = chunk > 0 ? std::max(1.0, prompts) : 0;               // prompts that are read in a step
+    const double reading = chunk > 0 ? std::max(1.0, prompts) : 0;         // prompts that are read in a step
     const auto step_with = [&](double of_prompts, double ends, double read) {
       const double tokens = decodes + of_prompts;
       return step_.windowed({tokens, (decodes * context + of_prompts * half_prompt) / tokens,
