@@ -165,6 +165,29 @@ TEST_P(OffloadFamilyTest, SaysTheSameBitForBitWhereBlocksComeToMemoryApart) {
   }
 }
 
+// Copies take longer than a block is computed, so that one that is not waited for comes too late.
+TEST(OffloadApartTest, BlocksAreThereBeforeTheyAreUsed) {
+  const c10::InferenceMode guard;
+  const Folder folder;
+  const Architecture arch = offloaded_architecture(offloaded_families[0]);
+  write_random_model(folder.path, arch);
+  StageSpec spec = whole_stage(arch, DType::fp32);
+  StepSequence sequence{
+      .sequence = 1, .position = 0, .count = 3, .tokens = {4, 7, 1}, .blocks = {3}, .sampling = Sampling()};
+  const Step step{.step = 1, .sequences = {sequence}};
+  const auto logits = [&] {
+    StageModel model(spec, folder.path, nullptr, apart_device());
+    return model.logits(step, model.forward(step, {})).cpu();
+  };
+  const at::Tensor expected = logits();
+  const auto everywhere = [&](Tier tier) { return std::vector<Tier>(static_cast<std::size_t>(arch.layers), tier); };
+  ::setenv("MOTLEY_APART_RATES", "h2d=1e6", 1);
+  spec.offload = LayerHomes{.weights = everywhere(Tier::disk), .kv = everywhere(Tier::device), .activations = {}};
+  const at::Tensor streamed = logits();
+  ::unsetenv("MOTLEY_APART_RATES");
+  EXPECT_TRUE(streamed.equal(expected));
+}
+
 TEST(OffloadApartTest, RefusesKeysAndHiddenStatesElsewhere) {
   const Architecture arch = offloaded_architecture(offloaded_families[0]);
   StageSpec spec = whole_stage(arch, DType::fp32);

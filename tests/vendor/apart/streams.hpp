@@ -65,8 +65,9 @@ c10::Stream stream_from_pool(c10::DeviceIndex index);
 enum class CopyWay { down, up };
 // Of MOTLEY_APART_RATES; 0 where it names none. Throws where it is malformed.
 double copy_rate(CopyWay way);
-// Whether there were rates when the library was opened. What the stand-in does to show faults is left out then, where
-// it takes longer than the copies: memory that was open stays so, and the host's is not filled before a copy.
+// Whether there were rates when the library was opened. What the stand-in does to show faults is left out then, as it
+// would take longer than the copies: memory that was open stays so, the host's is not filled before a copy, and a copy
+// writes at the beginning of its time, not at the end.
 bool is_measured();
 // By a stream's thread: returns no earlier than `bytes` take at that rate, if there is one.
 void copy_in_turn(CopyWay way, c10::DeviceIndex index, std::size_t bytes, double rate,
