@@ -73,7 +73,7 @@ TEST_F(SchedulerPrefix, WhoSharesHalfWaitsUntilItIsOnItsWay) {
   EXPECT_EQ(next().sequences, (std::vector<Part>{{2, 16, 8, {0, 1, 2, 3, 5, 6}, true}}));
 }
 
-TEST_F(SchedulerPrefix, WhoeverWouldFillItEnds) {
+TEST_F(SchedulerPrefix, TheOneThatWouldFillItEnds) {
   scheduler_ = Scheduler({.blocks = 16, .block_tokens = 4, .max_tokens = 4, .micro_batches = 2});
   add(1, 16, keys(1, 4));
   add(2, 16, keys(1, 4));
