@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <limits>
+#include <ranges>
 
 #include "motley/base/error.hpp"
 
@@ -9,17 +10,26 @@ namespace motley {
 
 BlockPool::BlockPool(std::int64_t count) : total_(count) {
   MOTLEY_CHECK(count >= 0 && count <= std::numeric_limits<std::int32_t>::max());
-  for (std::int64_t id = count; id-- > 0;) empty_.push_back(static_cast<std::int32_t>(id));
-  blocks_.resize(static_cast<std::size_t>(count));
 }
 
 BlockPool::Block& BlockPool::at(std::int32_t id) {
-  MOTLEY_CHECK(id >= 0 && id < total_);
+  MOTLEY_CHECK(id >= 0 && id < std::ssize(blocks_));
   return blocks_[static_cast<std::size_t>(id)];
+}
+
+void BlockPool::reach(std::int32_t id) {
+  MOTLEY_CHECK(id < total_);
+  const auto known = static_cast<std::int32_t>(blocks_.size());
+  if (id < known) return;
+  blocks_.resize(static_cast<std::size_t>(id) + 1);
+  // Below those that were let go of, and the lowest on top.
+  const auto new_ones = std::views::iota(known, id + 1) | std::views::reverse;
+  empty_.insert(empty_.begin(), new_ones.begin(), new_ones.end());
 }
 
 std::int32_t BlockPool::take() {
   MOTLEY_CHECK(free_count() > 0);
+  if (empty_.empty() && std::ssize(blocks_) < total_) reach(static_cast<std::int32_t>(blocks_.size()));
   std::int32_t id = 0;
   if (!empty_.empty()) {
     id = empty_.back();
@@ -38,6 +48,7 @@ std::int32_t BlockPool::take() {
 
 void BlockPool::hold(const std::vector<std::int32_t>& ids) {
   bool were_empty = false;
+  if (!ids.empty()) reach(std::ranges::max(ids));
   for (const std::int32_t id : ids) {
     Block& block = at(id);
     were_empty = were_empty || (block.holders == 0 && block.let_go == 0);

@@ -32,7 +32,7 @@ class BlockPool {
  public:
   explicit BlockPool(std::int64_t count);
   std::int64_t free_count() const {
-    return static_cast<std::int64_t>(empty_.size() + kept_.size());
+    return total_ - std::ssize(blocks_) + std::ssize(empty_) + std::ssize(kept_);
   }  // that none holds
   std::int64_t total() const { return total_; }
 
@@ -42,7 +42,9 @@ class BlockPool {
   // Of these, some may be held already. Throws where one is none of the pool's.
   void hold(const std::vector<std::int32_t>& ids);
   void give_back(std::int32_t id);  // throws on a block that none holds
-  bool held(std::int32_t id) const { return blocks_[static_cast<std::size_t>(id)].holders > 0; }
+  bool held(std::int32_t id) const {
+    return id < std::ssize(blocks_) && blocks_[static_cast<std::size_t>(id)].holders > 0;
+  }
 
   // The block, which is held, has this in it from now on; unless it or another one has that already.
   void name(std::int32_t id, const LaneKey& key);
@@ -58,10 +60,11 @@ class BlockPool {
     std::size_t operator()(const LaneKey& key) const { return key.key.digest[0] ^ key.lane; }
   };
   Block& at(std::int32_t id);
+  void reach(std::int32_t id);  // blocks_ has it from now on, and those before it
 
   std::int64_t total_;
-  std::vector<Block> blocks_;
-  std::vector<std::int32_t> empty_;             // without a key
+  std::vector<Block> blocks_;                   // the first ones; those that follow were never held
+  std::vector<std::int32_t> empty_;             // of these, without a key
   std::map<std::uint64_t, std::int32_t> kept_;  // with one, in the order in which they were let go of
   std::uint64_t times_let_go_ = 0;
   std::unordered_map<LaneKey, std::int32_t, Hash> by_key_;

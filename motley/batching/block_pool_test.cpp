@@ -2,6 +2,8 @@
 
 #include <gtest/gtest.h>
 
+#include <limits>
+
 #include "motley/base/error.hpp"
 
 namespace motley {
@@ -27,6 +29,14 @@ TEST(BlockPool, HandsOutEveryBlockOnce) {
   EXPECT_EQ(pool.free_count(), 1);
   EXPECT_THROW(pool.hold({3}), Error);
   EXPECT_EQ(pool.take(), 0);
+}
+
+// So that a plan for more blocks than there will ever be costs nothing.
+TEST(BlockPool, BlocksThatWereNeverHeldTakeNoMemory) {
+  BlockPool pool(std::numeric_limits<std::int32_t>::max());
+  pool.hold({5, 3});
+  for (const std::int32_t expected : {0, 1, 2, 4, 6, 7}) EXPECT_EQ(pool.take(), expected);
+  EXPECT_EQ(pool.free_count(), std::numeric_limits<std::int32_t>::max() - 8);
 }
 
 TEST(BlockPool, ABlockIsFreeWhenTheLastHolderLetsGo) {

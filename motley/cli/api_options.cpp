@@ -34,10 +34,10 @@ void add_api_options(CLI::App& verb, ApiOptions& options) {
                   "Split thinking off the answers of chats: auto or none (default auto)")
       ->check(CLI::IsMember({"auto", "none"}));
   verb.add_option("--prefix-cache", options.prefix_cache,
-                  "Prompts that begin with the same tokens are computed once: on or off (default on)")
+                  "Compute once what prompts begin with alike: on or off (default on)")
       ->check(CLI::IsMember({"on", "off"}));
   verb.add_flag("--share-prefixes", options.share_prefixes,
-                "Also among requests with unlike keys, who can tell so from the time what others have asked");
+                "Also for unlike API keys: answers' times then show what others asked");
 }
 
 void apply_api_options(const ApiOptions& options, const OperatorKey& key, ServeSettings& settings) {

@@ -58,7 +58,8 @@ def test_prompt_logprobs_equal_transformers(server, tokenizer, model, as_text):
     expected = logprobs_of(model, tokens)
     (choice,), usage = echo(server, TEXT if as_text else tokens)
     assert choice["text"] == TEXT and choice["finish_reason"] == "length"
-    assert usage == {"prompt_tokens": len(tokens), "completion_tokens": 0, "total_tokens": len(tokens)}
+    assert usage == {"prompt_tokens": len(tokens), "completion_tokens": 0, "total_tokens": len(tokens),
+                     "prompt_tokens_details": {"cached_tokens": 0}}  # fmt: skip
     said = choice["logprobs"]
     assert len(tokens) > 2 * 48, "the prompt must be cut into chunks"
     assert [len(said[key]) for key in said] == [len(tokens)] * 4

@@ -55,11 +55,9 @@ def plan(motley, tmp_path_factory):
 
 
 @pytest.fixture(scope="module")
-def without(motley, plan, tmp_path_factory):
+def without(start_server, plan):
     """The answers of a server that computes every prompt."""
-    from conftest import RunningServer
-
-    server = RunningServer(motley, (plan, "--model", MODEL, "--prefix-cache", "off"))
+    server = start_server(plan, "--model", MODEL, "--prefix-cache", "off")
     deployment = Deployment(server)
     with ThreadPoolExecutor(8) as pool:
         answers = list(pool.map(lambda number: ask(deployment, number), range(COUNT)))
