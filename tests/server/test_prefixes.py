@@ -48,7 +48,7 @@ def plan(motley, tmp_path_factory):
                    timeout=60, stdout=subprocess.DEVNULL)
     made = json.loads(file.read_text())
     for stage in made["stages"]:
-        stage["kv_tokens"] = 1536
+        stage["kv_tokens"] = 640
     del made["predicted"]
     file.write_text(json.dumps(made))
     return file
@@ -84,7 +84,7 @@ def test_texts_are_those_without_it_over_preemptions_and_a_loss(start_server, pl
     assert texts(answers) == without
     seen = metrics(deployment)
     assert seen["motley_prefix_cache_hits_total"] > 0.2 * seen["motley_prefix_cache_queries_total"]
-    assert seen["motley_preemptions_total"] > 0
+    assert seen["motley_preemptions_total"] > 0, seen
     assert sum(cached for _, cached, _ in answers) > 0
 
 
